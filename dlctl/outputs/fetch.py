@@ -34,15 +34,15 @@ Progress = Callable[[int, int], None]
 RESULTS, CHECKPOINTS, LOGS, METRICS, CODE = "results", "checkpoints", "logs", "metrics", "code"
 OUTPUT, _BESIDE = "output", "_beside"
 PARTS = (RESULTS, OUTPUT, CHECKPOINTS, LOGS, METRICS, CODE)
-"""What can be fetched of a training. The results bring the logs and the metrics along, and, if
-RESULT_DIR is empty, the output in the program's own folder."""
+"""The parts of a training that can be fetched. The results bring the logs and the metrics along,
+and, if RESULT_DIR is empty, the output in the program's own folder."""
 _METRICS_FILE = "metrics.jsonl"
 _TRIES = 3
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What was fetched."""
+    """The outcome of a fetch."""
 
     training_id: str
     folder: str
@@ -62,7 +62,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is fetched of a training.
+    """The choice of what to fetch of a training.
 
     Args:
         parts: Some of `PARTS`.
@@ -145,7 +145,7 @@ class _Fetch:
         self.left_out: list[str] = []
         self._not_brought = 0
         self.told: list[str] = []
-        """Of the files that came, those that every training has."""
+        """The fetched files that every training has."""
         self._base, self._names = "", dict[str, str]()
         self._contents = dict[str, bytes | None]()
         self._metrics: dict[str, bytes] | None = None

@@ -26,7 +26,7 @@ _OWN = "dlctl"
 """The folder of dlctl's own files whose names results have, too."""
 _CHUNK_BYTES = 1024 * 1024
 _REMEMBER_S = 2.0
-"""How often the mark is written while files come."""
+"""The pause between two writes of the mark while files come."""
 
 _Known = dict[str, tuple[list[int], str]]
 """The size and time of each file, and what identified the content at the site that it came from."""

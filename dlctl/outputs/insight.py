@@ -1,4 +1,4 @@
-"""What a training tells: by its files (plans, processes, verdict, orders), and by its metrics."""
+"""Describe a training by its files (plans, processes, verdict, orders) and by its metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Insight:
-    """What is to be told of a training."""
+    """The story of a training."""
 
     answers: list[Answer] = field(default_factory=list)
     utilisation: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ def saved_of(found: Sequence[Checkpoint]) -> list[Saved]:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What an attempt was to run."""
+    """The plan of an attempt."""
 
     attempt: int
     resources: contract.Resources

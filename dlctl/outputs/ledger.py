@@ -1,4 +1,4 @@
-"""Where the hours of a training went, what they cost, and what would have saved most. Pure.
+"""Account for the hours of a training: their use, their cost, and the best saving. Pure.
 
 An attempt's hours are those from the start of its job to the end, on all its nodes. The uses of an
 attempt add up to exactly that: what no record explains is idle. Waiting in the queue holds no node.
@@ -36,7 +36,7 @@ _WORTH_SAYING = 0.02
 
 @dataclass(frozen=True)
 class Prices:
-    """What an hour costs."""
+    """The cost of an hour."""
 
     node_hour: float = 0.0
     gpu_hour: float = 0.0

@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from dlctl.sites.files import Partition, Site
 
 HALT_MARGIN_S = 120
-"""How long before the time limit a training is saved and halted; short jobs get a quarter."""
+"""A training is saved and halted so long before its time limit; a short job gets a quarter."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What the caller chose or found out: the parts of a plan that are not decided here."""
+    """The parts of a plan that the caller chose or found out."""
 
     training_id: str
     created_at: str
     code_digest: str
     runtime_digest: str
     local_python: str
-    """What `environment.python: auto` means: the Python that runs dlctl."""
+    """The Python that runs dlctl, which `environment.python: auto` means."""
     machine: Partition | None = None
     """This machine's limits, if dlctl's own queue runs the job on it."""
     weights: contract.StoredWeights | None = None

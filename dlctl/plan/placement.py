@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the learners run, within one partition."""
+    """The nodes of the learners, within one partition."""
 
     partition: str | None
     learners_per_node: list[int]

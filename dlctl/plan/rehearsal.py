@@ -9,7 +9,7 @@ from dlctl.errors import PlanError
 from dlctl.plan.decide import link_count, margin_s
 
 CHECKPOINTS = 5
-"""How many checkpoints a rehearsal takes beside the last, so that a kill finds one."""
+"""The number of checkpoints that a rehearsal takes beside the last, so that a kill finds one."""
 
 
 def rehearsal_plan(plan: Plan, steps: int, limit_s: int) -> Plan:
@@ -45,12 +45,12 @@ def rehearsal_plan(plan: Plan, steps: int, limit_s: int) -> Plan:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What the whole training would take, if all steps are as those of the rehearsal."""
+    """The cost of the whole training, if all steps are as those of the rehearsal."""
 
     hours: float
     """All jobs together, without their time in the queue and without validation."""
     links: int
-    """How many jobs."""
+    """The number of jobs."""
     node_hours: float
     gpu_hours: float
     asked_hours: float | None

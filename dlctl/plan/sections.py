@@ -1,4 +1,4 @@
-"""What the manifest's sections become in the plan. Pure; what depends on the site is elsewhere."""
+"""Turn the manifest's sections into those of the plan. Pure; independent of the site."""
 
 from __future__ import annotations
 

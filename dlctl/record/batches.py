@@ -31,7 +31,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class Key:
-    """What a program calls a request, to be able to repeat it.
+    """The name that a program gives a request, to be able to repeat it.
 
     Raises:
         Misused: the name is empty, as a variable that nobody has set, or no short word.

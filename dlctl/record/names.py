@@ -1,8 +1,7 @@
-"""What a user may call a training: the beginning or end of its id, `@latest`, or the folder."""
+"""Find a training by the beginning or end of its id, by `@latest`, or by its folder."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,6 +50,8 @@ def only_fitting(
     if found:
         what = f"{wanted!r} fits {len(found)} {noun}s"
         raise RecordError(what, hint=f"such as {', '.join(found[-5:])}")
+    import difflib  # 4 ms, which a name that is found does not need
+
     near = difflib.get_close_matches(wanted, ids, 1)
     raise RecordError(
         unknown, hint=f"did you mean {near[0]}? {hint}" if near else hint + hint_if_odd

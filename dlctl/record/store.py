@@ -43,7 +43,7 @@ class Repaired:
 
     kept_as: Path
     saved: int
-    """How many trainings could still be read, and are in the new one."""
+    """The number of trainings that could still be read, and are in the new one."""
 
 
 class RecordStore:
@@ -59,9 +59,9 @@ class RecordStore:
         self.path = path or state_directory() / "record.db"
         self.tell, self._told = tell, set[str]()
         self._unwritten: dict[str, Record] = {}
-        """What this process knows and could not write."""
+        """Records that this process could not write."""
         self._decoded: dict[str, tuple[str, Record]] = {}
-        """What was read before, and what it meant: most of it stays the same."""
+        """The rows of the last read, decoded: most stay the same."""
 
     def add(
         self, *records: Record, more: Callable[[sqlite3.Connection], object] = lambda _: None

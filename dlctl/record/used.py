@@ -1,4 +1,4 @@
-"""What attempts have used, as their verdicts have told: it outlives the trainings.
+"""Keep what attempts have used, from their verdicts: it outlives the trainings.
 
 It is a table of the local record, an attempt a row. Losing it loses only evidence, so what can't be
 written is not, and rows of another version that can't be understood are left out.

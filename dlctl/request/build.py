@@ -75,7 +75,7 @@ FindWeights = Callable[[str], contract.StoredWeights]
 
 @dataclass(frozen=True)
 class Folder:
-    """What a manifest's folder holds, read once for any number of requests."""
+    """The content of a manifest's folder, read once for any number of requests."""
 
     code: Bundle
     git: contract.GitState | None

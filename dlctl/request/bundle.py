@@ -48,7 +48,7 @@ class Bundle:
     """See `dlctl.contract.sent_files`."""
     size_bytes: int
     left_out: tuple[Excluded, ...] = ()
-    """What of the folder is not sent."""
+    """The files of the folder that are not sent."""
     at_site: str = ""
     """The stored model whose files these are, as `ID@N`: then they have no sources here."""
 

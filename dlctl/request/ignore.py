@@ -1,4 +1,4 @@
-"""What of a folder is not sent: what ignore files name, and what looks like a secret.
+"""Leave out of a folder what ignore files name, and find what looks like a secret.
 
 Reads `.gitignore` and `.dlctlignore` files like git, including nested ones. The deepest file with a
 matching rule decides; in one folder `.dlctlignore` wins over `.gitignore`. Secrets are recognised

@@ -66,7 +66,7 @@ class Job:
 
 
 class Usage(NamedTuple):
-    """What the accounting says of one job; None is unknown. Times are Unix seconds."""
+    """The accounting of one job; None is unknown. Times are Unix seconds."""
 
     submitted_at: float | None = None
     started_at: float | None = None

@@ -1,4 +1,4 @@
-"""What a login node answers about its scheduler, the same for all schedulers. Pure."""
+"""The answers of a login node about its scheduler, the same for all schedulers. Pure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FoundPartition:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a scheduler offers to this user."""
+    """The offer of a scheduler to this user."""
 
     title: str = ""
     """Its name and version, and the folder of its commands."""

@@ -1,4 +1,4 @@
-"""How much of the differences between trials each parameter explains alone. Pure.
+"""Measure how much of the differences between trials each parameter explains alone. Pure.
 
 The trials' metrics are ranked. For each parameter the trials are divided into groups: by the value
 of a choice, by ranges of a number that hold equally many trials. The share of the ranks' variance
@@ -35,7 +35,7 @@ _RARE = 0.01
 
 @dataclass(frozen=True)
 class Importance:
-    """What one parameter explains."""
+    """The share that one parameter explains."""
 
     name: str
     share: float | None

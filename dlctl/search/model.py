@@ -76,7 +76,7 @@ class Strategy(Part):
 
 
 class Metric(Part):
-    """What is to become best."""
+    """The metric that the search makes best."""
 
     name: Line = "value"
     goal: Literal["minimize", "maximize"] = "minimize"
@@ -102,7 +102,7 @@ class Budget(Part):
 
 
 class Task(Part):
-    """What a trial runs; without this section a trial is a training of the manifest."""
+    """The program of a trial; without this section a trial is a training of the manifest."""
 
     python: Line | None = Field(None, description="`module:Class`, a `search.tasks.BaseTask`.")
     exec: Line | None = Field(
@@ -129,7 +129,7 @@ MOST_WORKERS = 1000
 
 
 class Span(NamedTuple):
-    """How many workers there may be."""
+    """The number of workers."""
 
     least: int
     most: int
@@ -172,7 +172,7 @@ class Hub(Part):
 
 
 class SearchFile(Part):
-    """What search.yml has beside a manifest's keys."""
+    """The keys of search.yml beside those of a manifest."""
 
     name: Name
     space: dict[str, Dimension] = Field(min_length=1)

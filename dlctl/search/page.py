@@ -1,4 +1,4 @@
-"""What a page shows of a search, as JSON: trials by columns, the best, importance. Pure."""
+"""Make the JSON of a search's page: trials by columns, the best, importance. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dlctl.search.trials import TrialRow, Trials
 
 MOST_BEST, MOST_NEW = 1000, 1000
-"""How many of the best and of the newest trials a page gets if there are more than both."""
+"""The numbers of best and of newest trials that a page gets if there are more than both."""
 
 
 def page_of(

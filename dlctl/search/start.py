@@ -44,7 +44,7 @@ _KEPT = {
     "seed": "strategy.seed", "deterministic": "strategy.deterministic",
     "window": "strategy.window", "metric": "metric.name", "maximize": "metric.goal",
 }  # fmt: skip
-"""What the model's log depends on, by its key in spec.json."""
+"""The parts of spec.json on which the model's log depends, by key."""
 
 
 def start(

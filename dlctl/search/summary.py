@@ -1,4 +1,4 @@
-"""How far a search is: its trials by state, what is left of its budget. Pure."""
+"""Sum up a search: its trials by state, the rest of its budget. Pure."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Left:
-    """What is left of a search's budget; None: it is not limited, or not known."""
+    """The rest of a search's budget; None: it is not limited, or not known."""
 
     trials: int | None = None
     """Trials that may still end; some may run already."""
     time_s: float | None = None
     node_hours: float | None = None
     likely_s: float | None = None
-    """How long the trials that are left take, at the pace of the newest ones."""
+    """The time for the trials that are left, at the pace of the newest ones."""
 
     @property
     def words(self) -> str:
@@ -79,7 +79,7 @@ def _pace_s(trials: Trials) -> float | None:
 
 @dataclass(frozen=True)
 class Counts:
-    """How far a search is."""
+    """The progress of a search."""
 
     trials: int
     ended: int

@@ -1,4 +1,4 @@
-"""What a search has found so far, from the model's log."""
+"""Read the trials of a search from the model's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a training's metrics, and what it means: curves, events, answers. Pure.
+"""The metrics of a training, and their meaning: curves, events, answers. Pure.
 
 Imports the contract and `dlctl.units` only, and reads no file: `dlctl.outputs.metrics` brings the
 lines. What passes through is a `Run`: one list over all sources and attempts, in which steps that

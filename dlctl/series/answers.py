@@ -48,7 +48,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known besides the curves."""
+    """Facts besides the curves."""
 
     now: float
     """Unix seconds."""

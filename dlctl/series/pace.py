@@ -1,4 +1,4 @@
-"""How far a training has come, and how long it will still take, with an interval. Pure."""
+"""Estimate the progress of a training, and the time left, with an interval. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALMOST = 0.999
 
 
 class Progress(NamedTuple):
-    """How far a training has come; None: not known."""
+    """The progress of a training; None: not known."""
 
     epoch: int | None
     step: int | None
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
 
 
 class Told(Protocol):
-    """How far learners have told that they are, such as a record."""
+    """The progress that learners have reported, such as a record."""
 
     @property
     def epoch(self) -> int | None: ...  # noqa: D102
@@ -70,9 +70,9 @@ class TimeLeft:
     """`low_s` and `high_s` follow from the fastest and the slowest stretch of the newest steps, and
     from the shortest and the longest wait in the queue."""
     jobs: int = 0
-    """How many more jobs it takes, because of the time limit of each."""
+    """The number of further jobs, because of the time limit of each."""
     queue_s: float | None = None
-    """How much of `middle_s` passes in the queue; None if no earlier attempt has waited there."""
+    """The part of `middle_s` in the queue; None if no earlier attempt has waited there."""
 
     @property
     def text(self) -> str:
@@ -89,12 +89,12 @@ class TimeLeft:
 
 @dataclass(frozen=True)
 class JobLimit:
-    """How long a job may train."""
+    """The time that a job may train."""
 
     each_s: float
     """From its begin until it saves before its time limit."""
     left_s: float
-    """What is left of that in the present job."""
+    """The rest of that in the present job."""
 
 
 def time_left(

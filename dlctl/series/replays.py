@@ -12,7 +12,7 @@ _BEGIN, _VERDICT = EventKind.BEGIN.value, EventKind.VERDICT.value
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a line comes from."""
+    """The origin of a line."""
 
     attempt: int
     learner: int

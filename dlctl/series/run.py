@@ -31,7 +31,7 @@ class Event:
 
 @dataclass
 class AttemptSpan:
-    """Where an attempt is in the training."""
+    """The place of an attempt in the training."""
 
     attempt: int
     first_step: int
@@ -65,7 +65,7 @@ class Run:
     out_of_order: bool = False
     """Whether a line that counts came after one of a later attempt: then read all lines again."""
     halved: list[Halved] = field(default_factory=list)
-    """What is missing where attempts meet, until `refine` brings it."""
+    """The steps missing where attempts meet, until `refine` brings them."""
     _newest: int = 0
     _replays: Replays = field(default_factory=Replays)
     _groups: dict[Key, str] = field(default_factory=dict)

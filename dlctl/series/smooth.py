@@ -15,7 +15,7 @@ from dlctl.series.curve import Columns, Curve
 
 _UNITS = 1000
 _BEFORE = 1000
-"""How many bins stand for what is before the window."""
+"""The number of bins that stand for the points before the window."""
 
 
 def smoothed(

@@ -1,4 +1,4 @@
-"""How busy the nodes are beside the training, in words. Pure."""
+"""Tell in words how busy the nodes are beside the training. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IDLE_PERCENT = 70.0
 _MUCH_SHARE = 0.2
 _GIB = 2**30
 _SPARE = 0.5
-"""Of what was asked for; less use is worth a word."""
+"""The share of a request below which use is worth a word."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ OPERATIONS = (
     *models.OPERATIONS,
 )  # fmt: skip
 MOST_BODY_BYTES = 2 << 30
-"""What a request may send."""
+"""The largest body of a request."""
 
 
 def make_app(desk: Desk, *, token: str | None, hosts: frozenset[str]) -> Starlette:

@@ -1,4 +1,4 @@
-"""What the answers to requests share: the user's record, open sites, and the limits on them."""
+"""The state that all requests share: the user's record, open sites, and the limits on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _WANTED_S = 30.0
 """For how long after a request the states of trainings are kept new."""
 _AT_SITES = 16
-"""How many requests may wait for sites at once; the others wait for these."""
+"""The number of requests that may wait for sites at once; the others wait for these."""
 
 
 @dataclass

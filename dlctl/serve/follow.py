@@ -77,7 +77,7 @@ class MetricsSource:
 
 
 Source = LogSource | MetricsSource
-"""What is followed.
+"""The source of a follower.
 
 `look` says what to read next, and `take` returns what can be told of it. `rest` returns what was
 held back, once there will be no more. `positions` are the bytes up to which each file was told;
@@ -87,7 +87,7 @@ held back, once there will be no more. `positions` are the bytes up to which eac
 
 @dataclass(frozen=True)
 class Batch:
-    """What came at once, and where a client goes on that has taken it."""
+    """The pieces of one look, and the position at which a client goes on that has taken them."""
 
     pieces: list[Any]
     position: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 FREE = ("/docs", "/openapi.json", "/api/v1/health")
-"""What needs no token: it tells nothing of the user."""
+"""The paths that need no token: they tell nothing of the user."""
 _HOW_TO_ASK = (
     "send `Authorization: Bearer TOKEN`, or TOKEN as a password; the server has said at its start "
     "which file holds it"

@@ -143,9 +143,9 @@ class Operation:
     do: Do
     query: type[BaseModel] = Nothing
     body: type[BaseModel] | None = None
-    """What a JSON body says."""
+    """The content of a JSON body."""
     form: type[BaseModel] | None = None
-    """What the parts of a form say."""
+    """The content of a form's parts."""
     answer: Any = field(default_factory=dict)
     """The name of a shape of `dlctl schema`, a type, or a JSON Schema."""
     status: int = 200

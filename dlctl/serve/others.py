@@ -206,7 +206,7 @@ def show_site(call: Call) -> Response:
 
 
 class About(AtSite):
-    """What the suggestions are about: a manifest's text."""
+    """The manifest for which to suggest resources, as text."""
 
     manifest: str
 

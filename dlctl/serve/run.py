@@ -1,4 +1,4 @@
-"""Where the server listens, and who may be there; it runs until SIGTERM or Ctrl-C."""
+"""Run the server at a socket or port that only its user can reach, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dlctl.serve.desk import Desk
 
 _LEAVE_S = 60
-"""How long submissions have to finish."""
+"""The time that submissions have to finish."""
 _MESSAGE_BYTES = 64 * 1024
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

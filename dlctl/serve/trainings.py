@@ -128,11 +128,11 @@ class Tune(Strict):
 
 
 class Change(RootModel[Annotated[Plain | Resume | Tune, Field(discriminator="do")]]):
-    """What to do with a training."""
+    """The verb for a training."""
 
 
 class Deletion(Strict):
-    """How to delete."""
+    """The options of a deletion."""
 
     forget: bool = False
     """Remove only what is known here."""

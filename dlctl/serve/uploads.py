@@ -1,4 +1,4 @@
-"""What a request brings: a manifest, and the code as an archive or from Git, as a folder here.
+"""Unpack the uploads of requests: a manifest, and the code from an archive or from Git.
 
 The folder's name is the digest of what it holds, so that the same request brings the same folder,
 and a submission that was broken off finds it again.
@@ -39,7 +39,7 @@ _GIT_S, _KEPT_S = 300.0, 24 * 3600.0
 _PROTOCOLS = "https:ssh"
 URL = re.compile(r"(?:https|ssh)://[!-~]+")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""Of Git: a commit's full hash."""
+"""The full hash of a commit of Git."""
 _ZIP_HEADS = (b"PK\x03\x04", b"PK\x05\x06")
 
 

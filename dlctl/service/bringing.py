@@ -1,4 +1,4 @@
-"""What comes from a site: the log of a training as it grows, and what it has made."""
+"""Bring from a site the log of a training as it grows, and what it has made."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _SENDING_S = 60.0
-"""How long a submission may take before it counts as interrupted."""
+"""The time that a submission may take before it counts as interrupted."""
 
 
 def follow(

@@ -1,4 +1,4 @@
-"""What a face gives the use cases: the local record, a person to ask, which trainings are meant."""
+"""The client of the use cases: the local record, a person to ask, which trainings are meant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 LIMIT_S = 10.0
-"""How long the sites have for their answers, all at the same time."""
+"""The time that the sites have for their answers, all at once."""
 
 
 def open_site(name: str, prompt: Prompt | None = None) -> Session:
@@ -192,7 +192,7 @@ TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 @dataclass(frozen=True)
 class Filter:
-    """What trainings must fit.
+    """A filter of trainings.
 
     Args:
         name: A pattern of the shell, for the name or the id; None: any.

@@ -1,4 +1,4 @@
-"""What trainings take: rehearse one to find out before, report where the hours went."""
+"""Find out the cost of trainings: rehearse one before, report where the hours went."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STAGE = b"rehearsal, stage"
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a rehearsal measured, and what follows from it."""
+    """The measurements of a rehearsal, and their consequences."""
 
     training_id: str
     rehearsed: Rehearsed

@@ -1,4 +1,4 @@
-"""What is known of one training, and what it has made: how much is fetched, and how to fetch it."""
+"""Describe one training, and what it has made: how much is fetched, and how to fetch it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dlctl.contract import State, tell_output
+from dlctl import contract
+from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
 from dlctl.errors import RecordError, TransportError
 from dlctl.units import counted, format_bytes, unix_seconds
@@ -120,7 +121,7 @@ def _stored_as(record: Record) -> list[str]:
 
 def told_output(record: Record) -> str:
     """Return `out/: 14 files, 8.0 MB; not in RESULT_DIR` of a program's output; "" without any."""
-    return tell_output(record.made.output) if record.made else ""
+    return contract.tell_output(record.made.output) if record.made else ""
 
 
 def lost_by_deletion(record: Record) -> str:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """What a version is made of: a folder, or what a training has made.
+    """The source of a version: a folder, or the files that a training has made.
 
     Raises:
         Misused: there are both.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from dlctl.lifecycle.session import Session
 
 MOST = 4
-"""How many connections to a site calls share; sshd allows ten sessions on each."""
+"""The number of connections to a site that calls share; sshd allows ten sessions on each."""
 _IDLE_S = 60.0
 """After how long an unused connection is closed."""
 _PATIENCE_S = 30.0

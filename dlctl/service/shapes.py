@@ -26,7 +26,7 @@ _PRUNABLE = _all(str, "training_id state") | _all(float, "ended_at") | _all(int,
 
 @dataclass(frozen=True)
 class Shape:
-    """What some commands print of one thing.
+    """The fields that some commands print of one thing.
 
     Args:
         text: What that thing is.

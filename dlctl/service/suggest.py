@@ -36,18 +36,18 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Suggestions:
-    """What a manifest should ask for at a site."""
+    """Suggestions for a manifest at a site."""
 
     manifest: str
     site: str
     trainings: int
-    """How many earlier trainings of the same name or code are known."""
+    """The number of known earlier trainings of the same name or code."""
     suggestions: list[Suggestion]
     start: Start
     unanswered: dict[str, str] = field(default_factory=dict)
     """Site that did not answer → why: what was known of its trainings counts all the same."""
     difference: str = ""
-    """What was changed in the manifest, as a unified diff; empty: nothing."""
+    """The change to the manifest, as a unified diff; empty: none."""
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON has it."""

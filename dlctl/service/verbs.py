@@ -1,4 +1,4 @@
-"""What can be done with trainings that exist; a search is one, with its workers."""
+"""The verbs for trainings that exist; a search is one, with its workers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from dlctl.service.client import Client
 
 _ANSWER_S = 20.0
-"""How long to wait for the answer of learners that train."""
+"""The time to wait for the answer of learners that train."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What became of trainings."""
+    """The outcome for each training."""
 
     known: list[Record]
     failures: list[DlctlError]
@@ -50,7 +50,7 @@ class Done:
 
 @dataclass(frozen=True)
 class WouldEnd:
-    """What a dry run says of a training."""
+    """The forecast of a dry run for a training."""
 
     training_id: str
     site: str
@@ -280,14 +280,14 @@ def scale(
 
 @dataclass(frozen=True)
 class Offer:
-    """What a face offers, after a question."""
+    """A verb that a face offers, after a question."""
 
     verb: str
     label: str
     question: str
     yes: str
     settings: Sequence[str] = ()
-    """What may be filled in."""
+    """The fields that may be filled in."""
     loses: bool = False
     """Whether work may be lost by it."""
 

@@ -42,7 +42,7 @@ class Key(_Settings):
 
 
 class Schema(_Settings):
-    """What store.yml says."""
+    """The content of store.yml."""
 
     description: str = ""
     like: str | None = None

@@ -23,7 +23,7 @@ _ENOUGH = 1.5
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What one key of the manifest should be."""
+    """The suggestion for one key of the manifest."""
 
     key: str
     """With dots, as `checkpoint.every`."""

@@ -1,4 +1,4 @@
-"""What a manifest should ask for, judged by what earlier trainings have used. Pure.
+"""Judge by earlier trainings what a manifest should ask for. Pure.
 
 Each suggestion says what it rests on, or that there is too little to suggest anything. What was
 asked for stays if it is enough and not far more than that.
@@ -28,7 +28,7 @@ _REHEARSED_MARGIN = 2.0
 _SPARE_BYTES = 128 * 2**20
 """The watchdog, the collector and the supervisor share the job's memory with a learner."""
 _AGAIN = 1.5
-"""How much more than what was too little: nobody knows how much would have been enough."""
+"""The factor for a request that was too little: nobody knows how much would have been enough."""
 _ALL_USED = 0.9
 _MIB = 2**20
 

@@ -1,4 +1,4 @@
-"""What a manifest should say in units of time: its limit, and when to save. Pure."""
+"""Suggest a time limit, and the interval of checkpoints. Pure."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Start:
     why_not: str
     """Why the scheduler says nothing; empty if it does."""
     jobs: int
-    """How many earlier jobs of this user are known there."""
+    """The number of known earlier jobs of this user there."""
     waited_s: float | None
     """Their median."""
     waited_late_s: float | None

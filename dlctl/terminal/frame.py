@@ -42,7 +42,7 @@ HELP = (
 
 @dataclass(frozen=True)
 class View(Still):
-    """What the person chose to see."""
+    """The choices of the person who watches."""
 
     metric: int = 0
     training: int = 0

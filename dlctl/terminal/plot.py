@@ -14,7 +14,7 @@ from dlctl.terminal.text import DIM, Line
 _FARTHEST = 8e307
 """Twice that is a number, too."""
 _FEW = 20
-"""Of so many values none is rare."""
+"""With fewer values none is rare."""
 _LEFT = 9
 """Columns for the numbers beside the vertical axis."""
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -74,7 +74,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Plot:
-    """What to draw, and how."""
+    """The curves to draw, and their axes."""
 
     curves: Sequence[Drawn]
     begin: float

@@ -16,7 +16,7 @@ from dlctl.terminal.text import Line, width_of
 
 _ALTERNATE, _PREPARE, _LEAVE = "\033[?1049h", "\033[?25l\033[?7l", "\033[?7h\033[?25h\033[?1049l"
 _REST_S = 0.1
-"""How late the rest of an arrow key may come."""
+"""The time in which the rest of an arrow key may come."""
 _ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 
 

@@ -42,7 +42,7 @@ HELP = (
 
 @dataclass(frozen=True)
 class Shown:
-    """What is known of one search."""
+    """The state of one search."""
 
     record: Record
     seen: Overview | None
@@ -52,7 +52,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class View(Still):
-    """What the person chose to see."""
+    """The choices of the person who watches."""
 
     by_time: bool = False
     logarithmic: bool = False

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dlctl.contract import State, tell_output
+from dlctl import contract
+from dlctl.contract import State
 from dlctl.service.describe import starts
 from dlctl.terminal.text import BOLD, DIM, TONES, YELLOW, Line, page, width_of
 from dlctl.units import counted, format_span
@@ -28,7 +29,7 @@ def reason_of(record: Record, now: float) -> str:
         return "; ".join(part for part in (starts(record, now), why) if part)
     parts = ["" if record.state is State.COMPLETED else record.reason]
     if record.state.final and record.made and not record.was_fetched("output"):
-        parts.append(tell_output(record.made.output))
+        parts.append(contract.tell_output(record.made.output))
     return "; ".join(filter(None, parts))
 
 

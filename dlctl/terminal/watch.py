@@ -25,9 +25,9 @@ V = TypeVar("V", bound=Still)
 _PIPE_EVERY_S = 5.0
 _KEY_S = 0.25
 _AGE_S = 5.0
-"""How often to tell the ages anew while nothing else is new."""
+"""The pause between two updates of ages while nothing else is new."""
 _RESTS = 20
-"""What a picture without news costs, it rests so many times as long."""
+"""After a picture without news, a rest of so many times as long as it took."""
 
 
 class Watched:

@@ -1,4 +1,4 @@
-"""What is told in words beside the curves: the six answers, learners, utilisation, log. Pure."""
+"""Write the words beside the curves: the six answers, learners, utilisation, log. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUIET_BEATS = 3
 
 
 class Still:
-    """What a person chose to see: here, nothing can be chosen."""
+    """The choices of a person who watches: here, none."""
 
     paused: bool = False
     """Whether news waits."""
@@ -35,7 +35,7 @@ class Still:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is known of one training."""
+    """The state of one training."""
 
     record: Record
     run: Run

@@ -27,7 +27,7 @@ class Process(Protocol):
     idle_timeout_s: float
     """After so long without progress a read or a write raises TransportTimeout."""
     noise: bytes
-    """What a login shell printed before the script, once that has begun."""
+    """The output of a login shell before the script, once that has begun."""
 
     def wait(self, timeout_s: float) -> Completed:
         """End standard input and wait; `stdout` of the answer is what was not read yet.
@@ -47,7 +47,7 @@ class Process(Protocol):
 
 @dataclass(frozen=True)
 class Completed:
-    """How a script ended."""
+    """The end of a script."""
 
     exit_code: int
     """128 + n after signal n; 255 where ssh does not name the signal."""

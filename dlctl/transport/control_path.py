@@ -1,4 +1,4 @@
-"""Where the socket of an open ssh connection lies: short, and out of other users' reach."""
+"""Choose the path of an open ssh connection's socket: short, and out of other users' reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from dlctl.errors import ConnectError
 
 _LONGEST_BYTES = 104
-"""Of a socket's path, on macOS; Linux allows 108."""
+"""The longest path of a socket on macOS; Linux allows 108."""
 _OPENING_BYTES = 18
 """While ssh opens the connection, it appends a dot and 16 letters; and a path ends with a NUL."""
 _DIGEST_LETTERS = 16

@@ -37,13 +37,13 @@ from dlctl.transport.script import ScriptTransport
 from dlctl.transport.streams import end_group, session_refused
 
 PERSON_TIMEOUT_S = 180.0
-"""How long the user may take to answer, or to confirm on a phone."""
+"""The time that the user has to answer, or to confirm on a phone."""
 _QUICK_S = 10.0
 """Within this time the master on this machine answers."""
 _KILL_GRACE_S = 5.0
 _SAID_BYTES = 4096
 _SAY_S = 2.0
-"""How long after ssh's end the rest of its standard error may take to be read."""
+"""The time after ssh's end to read the rest of its standard error."""
 _FAILED = 255
 """ssh's own exit code, and perhaps the script's."""
 _PLAIN = ("IgnoreUnknown=*", "RemoteCommand=none", "RequestTTY=no",

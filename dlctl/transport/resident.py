@@ -25,7 +25,7 @@ _MUCH_BYTES = 64 * 1024
 """After so much news the next look is another one's, who compresses what comes."""
 _ANSWER_S = 60.0
 _SESSION_S = 5.0
-"""How long to wait for a second session."""
+"""The time to wait for a second session."""
 _FORGET_S = 30.0
 """After so long without a look the files of a folder are closed: an open one may hinder `rm`."""
 _MOST_FAILURES = 3
@@ -109,7 +109,7 @@ run() { # script
 
 @dataclass(frozen=True)
 class Look:
-    """What to read of a folder; as the arguments of `dlctl.files.small_files.read_appended`."""
+    """The files to read of a folder: the arguments of `dlctl.files.small_files.read_appended`."""
 
     folder: str
     patterns: str
@@ -134,7 +134,7 @@ class Resident:
         self._mark, self._kept = b"", ""
         self._failures = 0
         self._at: dict[tuple[str, str], int | None] = {}
-        """Where the shell stands in each file, by folder and name; 0 if it is not here."""
+        """The shell's offset in each file, by folder and name; 0 if it is not here."""
         self._looked_at: dict[str, float] = {}
         self._quiet: set[str] = set()
 

@@ -33,7 +33,7 @@ _NOISE_LIMIT_BYTES = 1024 * 1024
 _INLINE_BYTES = 16 * 1024
 """Standard input up to this size fits the buffers on the way, and is written without a thread."""
 _BEGIN_GRACE_S = 2.0
-"""How long to wait for a script to begin before ending it: only then is its process group known."""
+"""The time to wait for a script to begin before ending it: only then is its process group known."""
 
 
 class ScriptProcess:

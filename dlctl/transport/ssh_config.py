@@ -1,4 +1,4 @@
-"""How the ssh configuration says that a host is reached, for paramiko and for the doctor.
+"""Find the way to a host in the ssh configuration, for paramiko and for the doctor.
 
 `ssh -G` knows Include, Match and every default of this machine; paramiko's own parser, for machines
 without an ssh client, knows no Include.
@@ -40,7 +40,7 @@ _ASK_S = 20.0
 
 @dataclass(frozen=True)
 class Target:
-    """How one host is reached, as the ssh configuration says."""
+    """The way to one host, by the ssh configuration."""
 
     hostname: str
     port: int

@@ -11,10 +11,10 @@ from dlctl.errors import ConnectError
 T = TypeVar("T")
 
 _FREE_S = 30.0
-"""How long a script waits for a session that another command has."""
+"""The time that a script waits for a session that another command has."""
 _LONGEST_PAUSE_S = 1.0
 CLEAN_UP_S = 3.0
-"""How long a script that got SIGTERM may take to clean up before it gets SIGKILL."""
+"""The time that a script has to clean up between SIGTERM and SIGKILL."""
 
 
 def end_group(pid: int) -> str:

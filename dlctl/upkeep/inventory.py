@@ -37,7 +37,7 @@ class Damaged:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a site's root holds."""
+    """The content of a site's root."""
 
     site: str
     root: str
@@ -48,9 +48,9 @@ class Inventory:
     queue_problem: str
     """Why the scheduler did not answer; empty if it did."""
     usage: Usage = field(default_factory=Usage)
-    """What takes room, if that was asked."""
+    """The use of room, if it was asked for."""
     pasts: list[Past] = field(default_factory=list)
-    """What the attempts have used, as their verdicts tell."""
+    """The use of each attempt, from its verdict."""
 
 
 def take_inventory(session: Session, *, usage: bool = False) -> Inventory:
@@ -149,7 +149,7 @@ def _record(
 
 @dataclass(frozen=True)
 class Adopted:
-    """What came of adopting a site's trainings."""
+    """The outcome of adopting a site's trainings."""
 
     site: str
     added: list[Record]

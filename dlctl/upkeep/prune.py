@@ -36,9 +36,9 @@ _TIMEOUT_S = 3600.0
 _JUST_USED_S = 60.0
 """Other nodes may see only after a while that a training has begun to use data of the cache."""
 _LEFT_MIN = 60
-"""What is aside for longer was left by a prune that was killed."""
+"""A folder that is aside for longer was left by a prune that was killed."""
 KEPT_PARTS = ("checkpoints", "rehearsal", "data")
-"""What goes of a training whose results stay, as far as its size is known."""
+"""The parts that go of a training whose results stay, as far as their size is known."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Candidate:
     record: Record
     ended_at: float
     size_bytes: int
-    """What its removal frees."""
+    """The bytes that its removal frees."""
 
 
 @dataclass(frozen=True)
 class Prunable:
-    """What may go at one site."""
+    """The trainings and folders that may go at one site."""
 
     inventory: Inventory
     trainings: list[Candidate]
     forgotten: list[Record]
     """Trainings that ended long ago, of which only the local record tells."""
     unused: dict[str, int]
-    """What trainings share and none uses → bytes."""
+    """Folders that trainings share and none uses → bytes."""
     keep_results: bool
     contents: Collected | None = None
     """Contents of stored models that no version names."""
@@ -70,7 +70,7 @@ class Prunable:
     problem: str = ""
     """Why the cache could not be asked; empty if it could."""
     removed: Pruned | None = None
-    """What was removed; None: nothing yet."""
+    """The outcome; None: nothing was removed yet."""
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -100,7 +100,7 @@ class Prunable:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was removed at one site."""
+    """The outcome at one site."""
 
     trainings: list[str]
     unused: list[str]
@@ -109,7 +109,7 @@ class Pruned:
     """Training → why it stays after all."""
     cached: list[CachedData] = field(default_factory=list)
     contents: int = 0
-    """How many contents of stored models."""
+    """The number of contents of stored models."""
 
 
 def look(

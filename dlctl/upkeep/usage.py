@@ -1,4 +1,4 @@
-"""What takes room at a site, as its own `du` and `df` tell it. Pure."""
+"""Parse a site's `du` and `df`: what takes room there. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ references() { # what plans name; fails if any can't be read
 
 @dataclass(frozen=True)
 class Usage:
-    """What takes room below a site's root."""
+    """The use of room below a site's root."""
 
     total_bytes: int = 0
     folders: dict[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class TrainingRoom:
-    """How much room a training takes."""
+    """The room that a training takes."""
 
     training_id: str
     state: str | None
@@ -99,7 +99,7 @@ class TrainingRoom:
 
 @dataclass(frozen=True)
 class Room:
-    """What takes room at a site, and how much is left; None: the site does not tell."""
+    """The use of room at a site, and the rest; None: the site does not tell."""
 
     site: str
     root: str
@@ -107,7 +107,7 @@ class Room:
     parts: dict[str, int]
     trainings: list[TrainingRoom]
     unused: dict[str, int]
-    """What trainings share and none uses."""
+    """Folders that trainings share and none uses."""
     disk_bytes: int | None
     free_bytes: int | None
     inodes: int | None

@@ -1,1 +1,1 @@
-"""What the dashboard and the server of the REST interface share."""
+"""Connections, shared by the dashboard and the server of the REST interface."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MOST_CONNECTIONS = 256
 MOST_WAITING = 64
-"""Of the connections, those whose request has not come."""
+"""The most connections whose request has not come."""
 BACKLOG = 32
 """So many connections are accepted at once, before any of them can be closed again."""
 _QUEUE = 1024
@@ -35,7 +35,7 @@ _QUEUE = 1024
 _LINGER_S = 1.0
 """For how long the rest of a body that was refused is thrown away, before the connection ends."""
 REQUEST_S = 10.0
-"""How long a request's head may take to come, and how long its body may pause."""
+"""The time for a request's head to come, and for a pause of its body."""
 
 
 class Listener(socket.socket):

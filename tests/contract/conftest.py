@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ssh_servers import SSHD, Sshd, make_key, start_sshd
+from ssh_servers import SSHD, Sshd, make_key, running_sshd
 
 from dlctl.sites.files import TransportSettings
 from dlctl.transport import Transport, open_transport
@@ -57,10 +58,11 @@ def ssh_setup(tmp_path_factory):
         "plain": f"SetEnv HOME={quiet}",
         "odd": f"SetEnv HOME={noisy}\nBanner {folder}/banner\n{csh}",
     }
-    servers: dict[str, Sshd] = {}
-    try:
-        for name, text in options.items():
-            servers[name] = start_sshd(folder / f"srv-{name}", [key], text)
+    with ExitStack() as ends:
+        servers = {
+            name: ends.enter_context(running_sshd(folder / f"srv-{name}", [key], text))
+            for name, text in options.items()
+        }
         known, config = folder / "known_hosts", folder / "config"
         known.write_text(
             "".join(f"[127.0.0.1]:{s.port} {s.public_host_key}\n" for s in servers.values())
@@ -73,9 +75,6 @@ def ssh_setup(tmp_path_factory):
             )
         )
         yield SshSetup(folder, key, config, known, servers)
-    finally:
-        for server in servers.values():
-            server.stop()
 
 
 @pytest.fixture

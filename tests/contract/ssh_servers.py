@@ -40,29 +40,21 @@ class Sshd:
 
     def connections(self) -> list[int]:
         """The processes that serve connections."""
-        tasks = Path("/proc").glob("[0-9]*/stat")
-        found, parents = [], {self.process.pid}
-        stats = []
-        for task in tasks:
-            try:
-                pid, rest = int(task.parent.name), task.read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            stats.append((pid, int(rest[1])))
+        parents: dict[int, int] = {}
+        for task in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has ended
+                fields = task.read_text().rpartition(")")[2].split()
+                parents[int(task.parent.name)] = int(fields[1])
+        found = {self.process.pid}
         for _ in range(3):
-            for pid, parent in stats:
-                if parent in parents and pid not in parents:
-                    parents.add(pid)
-                    found.append(pid)
-        return found
+            found |= {pid for pid, parent in parents.items() if parent in found}
+        return sorted(found - {self.process.pid})
 
     def stop(self) -> None:
         for pid in self.connections():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.process.kill()
         self.process.wait()
 
@@ -135,7 +127,7 @@ def fingerprint(server: Sshd) -> str:
 
 
 def served(server: Sshd) -> int:
-    """How many connections the server has had."""
+    """Return the number of connections that the server has had."""
     return (server.folder / "log").read_text().count("Accepted ")
 
 

@@ -1,4 +1,4 @@
-"""What holds for every program of a framework: train.sh, the built-in loop, old plans' commands."""
+"""The promises of every framework's program: train.sh, the built-in loop, old plans' commands."""
 
 import dataclasses
 import json
@@ -42,6 +42,7 @@ def plan(kind, tmp_path):
 
 def test_the_plan_names_it(kind, plan):
     assert type(framework_of(plan)) is type(KNOWN[kind])
+    assert KNOWN[kind].visible_gpus() >= 0
     upper = dataclasses.replace(plan.framework, name=plan.framework.name.upper())
     assert type(framework_of(dataclasses.replace(plan, framework=upper))) is type(KNOWN[kind])
 
@@ -82,21 +83,15 @@ def test_it_starts_a_program_in_a_folder_that_is_there(kind, plan, tmp_path):
 
 
 def test_a_loop_of_ours_gets_the_job_and_the_attempt(kind, plan, tmp_path):
-    if KNOWN[kind].traits.is_our_loop:
+    traits = KNOWN[kind].traits
+    assert not (traits.in_shell and traits.is_our_loop)
+    if traits.is_our_loop:
         argv = KNOWN[kind].argv(plan, tmp_path, 3)
         assert (argv[0], argv[-2:]) == (sys.executable, [str(tmp_path), "3"])
 
 
-def test_a_shell_is_no_loop_of_ours(kind):
-    traits = KNOWN[kind].traits
-    assert not (traits.in_shell and traits.is_our_loop)
-
-
-def test_nothing_is_wrong_with_a_plain_job(kind, plan, tmp_path):
-    assert KNOWN[kind].problems(plan, tmp_path) == []
-
-
 def test_a_problem_is_two_lines_what_was_seen_and_what_to_do(kind, plan, tmp_path):
+    assert KNOWN[kind].problems(plan, tmp_path) == []
     (tmp_path / contract.CODE / "train.py").write_text("def build(:\n")
     problems = KNOWN[kind].problems(plan, tmp_path)
     assert bool(problems) == KNOWN[kind].traits.is_our_loop
@@ -119,7 +114,3 @@ def test_a_job_whose_learners_train_alone_is_named(plan, tmp_path):
     assert "each of the 2 learners trains alone" in TrainScript(RECIPE).warning(two, tmp_path)
     (tmp_path / contract.CODE / "train.py").write_text("import os; os.environ['RANK']\n")
     assert TrainScript(RECIPE).warning(two, tmp_path) == ""
-
-
-def test_a_framework_counts_gpus(kind):
-    assert KNOWN[kind].visible_gpus() >= 0

@@ -98,14 +98,15 @@ def test_a_client_of_2016(ssh_setup, lasting, tmp_path, monkeypatch):
     assert lasting("plain").run("echo x").text == "x\n"
 
 
-def test_options_that_the_user_has_ignored_stay_ignored(ssh_setup, lasting):
-    """An Apple's ssh knows UseKeychain; who shares one configuration has others ignore it."""
-    config = "IgnoreUnknown UseKeychain\nUseKeychain yes\n"
-    assert lasting("plain", config).run("echo x").text == "x\n"
-
-
-def test_no_session_that_the_configuration_wants_replaces_the_command(ssh_setup, lasting):
-    config = "SessionType none\nStdinNull yes\nForkAfterAuthentication yes\n"
+@pytest.mark.parametrize(
+    "config",
+    [
+        # An Apple's ssh knows UseKeychain; who shares one configuration has others ignore it.
+        "IgnoreUnknown UseKeychain\nUseKeychain yes\n",
+        "SessionType none\nStdinNull yes\nForkAfterAuthentication yes\n",
+    ],
+)
+def test_options_of_the_users_configuration_replace_no_command(ssh_setup, lasting, config):
     assert lasting("plain", config).run("cat", stdin=b"x").text == "x"
 
 

@@ -1,4 +1,4 @@
-"""What holds for every launcher: the plan's command line, and the ranks that its processes read."""
+"""Every launcher has the plan's command line, and its processes read their ranks."""
 
 import itertools
 from dataclasses import replace
@@ -24,7 +24,7 @@ VARIABLES = {
     },
     "direct": lambda _rank: {},
 }  # fmt: skip
-"""What each launcher sets for a process of three on two nodes. A new launcher needs a line."""
+"""The variables of a process of three on two nodes, by launcher. A new launcher needs a line."""
 
 
 def resources(per_node=PER_NODE):
@@ -40,17 +40,15 @@ def environment(kind, rank):
     return {name: str(value) for name, value in VARIABLES[kind](rank).items()}
 
 
-def test_a_site_may_name_each_launcher_that_starts_several_learners():
-    assert set(SITE_LAUNCHERS) == {kind for kind in LAUNCHERS if LAUNCHERS[kind].for_sites}
-    assert "direct" not in SITE_LAUNCHERS
-
-
 @pytest.mark.parametrize("kind", LAUNCHERS)
-def test_a_launchers_name_is_its_key_and_it_leaves_time_to_end(kind):
+def test_a_launchers_name_is_its_key_and_a_site_may_name_it_if_it_starts_several(kind):
     launcher = LAUNCHERS[kind]
     assert launcher.kind == kind
+    assert (kind in SITE_LAUNCHERS) == launcher.for_sites == (kind != "direct")
     assert launcher.ended_grace_s > 0
     assert launcher.starts_mpi == bool(launcher.pmi_hint("here"))
+    lack = launcher.lack(LaunchRequest(1, 1, 1), [], "", "here")
+    assert lack is None or not lack.fatal, "one learner needs nothing from the site"
 
 
 @pytest.mark.parametrize("kind", SITE_LAUNCHERS)
@@ -74,12 +72,6 @@ def test_a_process_that_no_launcher_started_learns_what_is_missing(kind):
     with pytest.raises(LaunchError, match=kind) as caught:
         LAUNCHERS[kind].ranks({}, resources())
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("kind", LAUNCHERS)
-def test_one_learner_needs_nothing_from_the_site(kind):
-    lack = LAUNCHERS[kind].lack(LaunchRequest(1, 1, 1), [], "", "here")
-    assert lack is None or not lack.fatal
 
 
 def test_a_pmi_that_slurm_does_not_know_is_fatal():

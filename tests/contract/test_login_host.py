@@ -66,7 +66,7 @@ def guests(ssh_setup, lasting, tmp_path):
 
 @pytest.fixture
 def printed(monkeypatch, wait_until):
-    """What followers have printed; `until` waits for a text."""
+    """The output of all followers; `until` waits for a text."""
 
     class Printed:
         text = ""
@@ -155,7 +155,7 @@ def test_a_dashboard_of_many_trainings_that_live_starts_no_process(guests, wait_
 
 
 def watch(guests, jobs):
-    """What `dlctl watch` looks with, at trainings that have a checkpoint."""
+    """Return what `dlctl watch` looks with, at trainings that have a checkpoint."""
     for record in jobs.records:
         folder = Path(record.job_dir, "checkpoints")
         folder.mkdir()
@@ -163,22 +163,51 @@ def watch(guests, jobs):
     return Watched(guests.store, lambda _: guests.open(jobs), jobs.records)
 
 
-def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(guests, monkeypatch):
-    monkeypatch.setattr(training, "_DETAILS_EVERY_S", 0.0)
-    monkeypatch.setattr(training, "_QUIET_DETAILS_EVERY_S", 0.0)
-    jobs = guests.trainings(12)
-    watched = watch(guests, jobs)
-    with closing(looking := watched.live):
+@pytest.fixture
+def details_at_once(monkeypatch):
+    for name in ("_DETAILS_EVERY_S", "_QUIET_DETAILS_EVERY_S"):
+        monkeypatch.setattr(training, name, 0.0)
+
+
+def looked(guests, looking, jobs=None):
+    """Look twice, and five times more; return how many processes these five have started."""
+    with closing(looking):
         looking.look()
         looking.look()
         with guests.counted() as found:
             for _ in range(5):
-                jobs.beat()
+                if jobs:
+                    jobs.beat()
                 looking.look()
+    return found[0]
+
+
+@pytest.mark.usefixtures("details_at_once")
+def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(guests):
+    jobs = guests.trainings(12)
+    watched = watch(guests, jobs)
+    found = looked(guests, watched.live, jobs)
     assert {c["name"] for t in watched.trainings.values() for c in t.details["checkpoints"]} == {
         "model.pt"
     }
-    assert found[0] <= 5 * 5 and jobs.asked == 0  # two of the shell's own, find, and its shell
+    assert found <= 5 * 5 and jobs.asked == 0  # two of the shell's own, find, and its shell
+
+
+@pytest.mark.usefixtures("details_at_once")
+def test_a_watch_of_a_training_that_waits_reads_its_checkpoints_once(guests):
+    """36 processes a minute, of which nothing could come."""
+    jobs = guests.trainings(state=State.PENDING)
+    jobs.queue({"1": "PENDING"})
+    watched = watch(guests, jobs)
+    assert looked(guests, watched.live) == 0
+    assert watched.live.records[0].state is State.PENDING
+
+
+def test_a_list_that_stays_starts_no_process_while_trainings_live(guests, monkeypatch):
+    monkeypatch.setattr(sites, "STATE_EVERY_S", 0.0)
+    jobs = guests.trainings(12)
+    live = Live(guests.store, lambda _: guests.open(jobs), guests.store.all)
+    assert (looked(guests, live, jobs), jobs.asked) == (0, 0)
 
 
 def test_a_question_about_the_queue_starts_squeue_and_nothing_more(guests):
@@ -192,34 +221,3 @@ def test_a_question_about_the_queue_starts_squeue_and_nothing_more(guests):
             answers = [read_queue(session) for _ in range(5)]
     assert [(job.job_id, problem) for _, (job,), problem in answers] == [("1", "")] * 5
     assert found == [5 * 3] and jobs.asked == 6  # a process of the shell, squeue, and its `cat`
-
-
-def test_a_watch_of_a_training_that_waits_reads_its_checkpoints_once(guests, monkeypatch):
-    """36 processes a minute, of which nothing could come."""
-    monkeypatch.setattr(training, "_DETAILS_EVERY_S", 0.0)
-    monkeypatch.setattr(training, "_QUIET_DETAILS_EVERY_S", 0.0)
-    jobs = guests.trainings(state=State.PENDING)
-    jobs.queue({"1": "PENDING"})
-    watched = watch(guests, jobs)
-    with closing(looking := watched.live):
-        looking.look()
-        looking.look()
-        with guests.counted() as found:
-            for _ in range(5):
-                looking.look()
-    assert looking.records[0].state is State.PENDING
-    assert found == [0]
-
-
-def test_a_list_that_stays_starts_no_process_while_trainings_live(guests, monkeypatch):
-    monkeypatch.setattr(sites, "STATE_EVERY_S", 0.0)
-    jobs = guests.trainings(12)
-    live = Live(guests.store, lambda _: guests.open(jobs), guests.store.all)
-    with closing(live):
-        live.look()
-        live.look()
-        with guests.counted() as found:
-            for _ in range(5):
-                jobs.beat()
-                live.look()
-    assert (found, jobs.asked) == ([0], 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 from repository import RECORDED
@@ -17,7 +16,7 @@ ID = "old-job-9kxv3xap"
 
 
 @pytest.fixture
-def old(tmp_path: Path, xdg, dlctl):
+def old(tmp_path, xdg, dlctl):
     """The command, on a machine where an older dlctl has trained before."""
     root = tmp_path / "recorded"
     with tarfile.open(RECORDED / "job-of-0.1.tar.xz") as archive:

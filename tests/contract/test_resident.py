@@ -135,14 +135,9 @@ def test_a_script_whose_shell_is_killed_runs_again(stays, tmp_path):
     assert ask(stays, script).text == "end\n"
 
 
-def test_the_shell_ends_with_its_client(stays, wait_until):
-    shell = shell_of(stays)
-    assert Path(f"/proc/{shell}").exists()
-    stays.leave()
-    wait_until(lambda: not Path(f"/proc/{shell}").exists())
-
-
-def test_a_shell_that_is_killed_is_started_again(stays, tmp_path):
+def test_a_shell_that_is_killed_is_started_again_and_ends_with_its_client(
+    stays, tmp_path, wait_until
+):
     append(tmp_path / "1.log", b"one\n")
     os.kill(shell_of(stays), signal.SIGKILL)
     found, offset = [], 0
@@ -153,6 +148,10 @@ def test_a_shell_that_is_killed_is_started_again(stays, tmp_path):
         offset += len(found[-1])
     assert b"".join(found) == b"one\ntwo\nthree\n"
     assert stays.is_there
+    shell = Path(f"/proc/{shell_of(stays)}")
+    assert shell.exists()
+    stays.leave()
+    wait_until(lambda: not shell.exists())
 
 
 @pytest.mark.parametrize("bash", ["", "#!/bin/sh\nexit 0\n", "#!/bin/sh\necho bad; sleep 0.1\n"])

@@ -104,16 +104,12 @@ def test_a_job_runs_in_its_folder_and_appends_its_output(site):
     assert site.output().splitlines() == [f"arg=1 id={job_id}", site.plan.job_dir]
 
 
-def test_each_attempt_is_its_own_job(site):
+def test_each_attempt_is_its_own_job_and_a_nonzero_exit_code_is_failed(site):
     first = site.end(site.submit("echo $1", attempt=1))
-    second = site.end(site.submit("echo $1", attempt=2))
+    second = site.end(site.submit("echo $1; exit 3", attempt=2))
     assert (first.name, second.name) == ("t-1.1", "t-1.2")
     assert site.output(2) == "2\n"
-
-
-def test_a_nonzero_exit_code_is_failed(site):
-    job = site.end(site.submit("exit 3"))
-    assert (job.state, job.reason) == (JobState.FAILED, "NonZeroExitCode")
+    assert (second.state, second.reason) == (JobState.FAILED, "NonZeroExitCode")
 
 
 def test_cancel_ends_a_running_job_and_is_repeatable(site):

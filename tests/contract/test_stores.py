@@ -1,4 +1,4 @@
-"""What holds for every type of data store that the nodes read and write."""
+"""The promises of every type of data store that the nodes read and write."""
 
 import hashlib
 import os
@@ -42,6 +42,12 @@ class Bench:
     def tick(self):
         self.ticks += 1
 
+    def save(self, index=None, publication=None, **changes):
+        """Store the results, as the supervisor does; return what it tells."""
+        index = index or write_index(self.job)
+        return storage.save(self.plan(self.store(**changes)), self.job / contract.RESULTS, index,
+                            publication or self.publication)  # fmt: skip
+
     def stored(self):
         """Return every file that the store has of this training, with its content."""
         folder = self.root / "store/trained/t-1"
@@ -78,24 +84,20 @@ def test_existing_data_is_no_problem_and_missing_data_is_named(bench):
 
 def test_results_arrive_whole_with_their_modes(bench):
     index = write_index(bench.job)
-    (told,) = storage.save(
-        bench.plan(bench.store()), bench.job / contract.RESULTS, index, bench.publication
-    )
+    (told,) = bench.save(index)
     assert told.startswith("s: 3 files in ")
     found = bench.stored()
     assert set(found) == {"model.pt", "deep/log", "run.sh"}
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
     assert digests == {item.path: item.sha256 for item in index.files}
     assert os.access(bench.root / "store/trained/t-1/run.sh", os.X_OK)
+    assert bench.ticks >= 3, "it ticks while data moves"
 
 
 def test_what_a_program_has_written_into_its_own_folder_is_stored_with_the_results(bench):
     (bench.job / contract.CODE / "out").mkdir(parents=True)
     (bench.job / contract.CODE / "out/model.pt").write_bytes(b"weights")
-    told = storage.save(
-        bench.plan(bench.store()), bench.job / contract.RESULTS, write_index(bench.job),
-        bench.publication,
-    )  # fmt: skip
+    told = bench.save()
     assert told[1].startswith("s: 1 file in ")
     assert bench.stored()["_output/out/model.pt"] == b"weights"
 
@@ -106,8 +108,7 @@ def test_results_in_a_store_are_as_open_as_the_store(bench):
     (bench.root / "store/trained").chmod(0o2750)
     before = os.umask(0o077)
     try:
-        storage.save(bench.plan(bench.store()), bench.job / contract.RESULTS,
-                     write_index(bench.job), bench.publication)  # fmt: skip
+        bench.save()
     finally:
         os.umask(before)
     modes = {p.name: p.stat().st_mode & 0o7777 for p in (bench.root / "store/trained").rglob("*")}
@@ -117,15 +118,7 @@ def test_results_in_a_store_are_as_open_as_the_store(bench):
 
 
 def test_a_store_that_takes_no_results_gets_none(bench):
-    index = write_index(bench.job)
-    plan = bench.plan(bench.store(training_results=None))
-    assert storage.save(plan, bench.job / contract.RESULTS, index, bench.publication) == []
-
-
-def test_a_store_ticks_while_data_moves(bench):
-    index = write_index(bench.job)
-    storage.save(bench.plan(bench.store()), bench.job / contract.RESULTS, index, bench.publication)
-    assert bench.ticks >= 3
+    assert bench.save(training_results=None) == []
 
 
 def test_an_interrupted_copy_leaves_no_part_of_a_file(bench):
@@ -133,9 +126,7 @@ def test_an_interrupted_copy_leaves_no_part_of_a_file(bench):
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        index = write_index(bench.job)
-        publication = storage.Publication(1, interrupt, lambda: None)
-        storage.save(bench.plan(bench.store()), bench.job / contract.RESULTS, index, publication)
+        bench.save(publication=storage.Publication(1, interrupt, lambda: None))
     assert bench.stored() == {}
 
 
@@ -143,16 +134,13 @@ def test_a_copy_that_differs_is_a_fault_that_names_the_results_folder(bench):
     index = write_index(bench.job)
     (bench.job / contract.RESULTS / "model.pt").write_bytes(b"changed")
     with pytest.raises(UserFault, match=r"'model.pt' can't be stored in data store 's'") as caught:
-        storage.save(
-            bench.plan(bench.store()), bench.job / contract.RESULTS, index, bench.publication
-        )
+        bench.save(index)
     assert "dlctl fetch results" in caught.value.hint
 
 
 def test_a_late_attempt_wins_against_no_successor(bench):
     """A job that was stopped while it copied, and went on after its successor had completed."""
     index, results = write_index(bench.job), bench.job / contract.RESULTS
-    plan = bench.plan(bench.store())
 
     def late():
         raise Interrupted
@@ -160,13 +148,11 @@ def test_a_late_attempt_wins_against_no_successor(bench):
     def sleep_through_the_successor():
         if not bench.stored().get("model.pt"):
             (results / "model.pt").write_bytes(b"new")
-            new = storage.Publication(2, bench.tick, lambda: None)
-            storage.save(plan, results, write_index(bench.job), new)
+            bench.save(publication=storage.Publication(2, bench.tick, lambda: None))
 
     with pytest.raises(Interrupted):  # it looks before it publishes
-        storage.save(plan, results, index, storage.Publication(1, bench.tick, late))
+        bench.save(index, storage.Publication(1, bench.tick, late))
     assert bench.stored() == {}
     with pytest.raises(UserFault):  # it slept between the look and the name
-        storage.save(plan, results, index,
-                     storage.Publication(1, bench.tick, sleep_through_the_successor))  # fmt: skip
+        bench.save(index, storage.Publication(1, bench.tick, sleep_through_the_successor))
     assert bench.stored()["model.pt"] == b"new"

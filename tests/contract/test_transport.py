@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,6 @@ from odd_names import ODD_NAMES
 from dlctl.errors import TransportTimeout
 from dlctl.transport.local import LocalTransport
 from dlctl.transport.openssh import OpensshTransport
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -36,25 +28,29 @@ def runs(word: str) -> bool:
     return any(word in line and line[0] != "Z" for line in listing.stdout.splitlines())
 
 
-def test_output_and_exit_code_are_the_scripts_own(transport):
-    end = transport.run("echo out; echo err >&2; exit 3")
-    assert (end.exit_code, end.stdout, end.stderr) == (3, b"out\n", b"err\n")
+@pytest.fixture
+def ends(wait_until):
+    """Wait until no process with this word in its arguments runs."""
+    return lambda word: wait_until(lambda: not runs(word), 60, what=f"the end of {word}")
 
 
-def test_an_empty_script_prints_nothing(transport):
-    end = transport.run("")
-    assert (end.exit_code, end.stdout, end.stderr) == (0, b"", b"")
+@pytest.mark.parametrize(
+    ("script", "end"),
+    [
+        ("echo out; echo err >&2; exit 3", (3, b"out\n", b"err\n")), ("", (0, b"", b"")),
+        ("cat <<'E'\n$x 'y\nE\necho é # done\n\n\n", (0, "$x 'y\né\n".encode(), b"")),
+        ("cat; echo end", (0, b"end\n", b"")),  # no input is an end of input
+    ],
+)  # fmt: skip
+def test_output_and_exit_code_are_the_scripts_own(transport, script, end):
+    found = transport.run(script)
+    assert (found.exit_code, found.stdout, found.stderr) == end
 
 
 def test_odd_arguments_travel_unharmed(transport):
     words = ["", *ODD_NAMES]
     end = transport.run(f"printf '%s\\0' {shlex.join(words)}")
     assert os.fsdecode(end.stdout).split("\0") == [*words, ""]
-
-
-def test_here_documents_comments_and_trailing_newlines(transport):
-    end = transport.run("cat <<'E'\n$x 'y\nE\necho é # done\n\n\n")
-    assert end.text == "$x 'y\né\n"
 
 
 def test_a_long_script(transport):
@@ -77,14 +73,8 @@ def test_a_nul_is_refused_before_anything_runs(transport):
 def test_standard_input_reaches_the_script_byte_for_byte(transport):
     data = bytes(range(256)) * 10
     assert transport.run("cat", stdin=data).stdout == data
-
-
-def test_standard_input_may_be_an_iterable(transport):
     assert transport.run("cat", stdin=(b"%d," % i for i in range(5))).stdout == b"0,1,2,3,4,"
-
-
-def test_no_input_is_an_end_of_input(transport):
-    assert transport.run("cat; echo end").stdout == b"end\n"
+    assert transport.run("exit 7", stdin=bytes(8 << 20)).exit_code == 7, "nobody reads it"
 
 
 def test_large_input_and_output_at_once(transport):
@@ -94,29 +84,22 @@ def test_large_input_and_output_at_once(transport):
     assert end.stderr == b"e" * (64 * 1024)
 
 
-def test_a_script_that_does_not_read_its_input_ends(transport):
-    assert transport.run("exit 7", stdin=bytes(8 << 20)).exit_code == 7
-
-
-def test_an_error_in_the_input_is_raised_and_ends_the_script(transport, nap):
+def test_an_error_in_the_input_is_raised_and_ends_the_script(transport, nap, ends):
     def broken():
         yield b"x"
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError, match="the source broke"):
         transport.run(f"cat >/dev/null; {nap}", stdin=broken())
-    wait_until(lambda: not runs(nap), "left behind")
+    ends(nap)
 
 
-def test_death_by_a_signal_is_an_exit_code(transport):
-    assert transport.run("kill -9 $$").exit_code in (137, 255)
-
-
-def test_a_time_limit_leaves_nothing_behind(transport, nap):
+def test_a_time_limit_leaves_nothing_behind(transport, nap, ends):
     with pytest.raises(TransportTimeout, match=r"did not end within 0\.4 s"):
         transport.run(f"{nap} & {nap}; echo", timeout_s=0.4)
-    wait_until(lambda: not runs(nap), "left behind")
+    ends(nap)
     assert transport.run("echo alive").text == "alive\n"
+    assert transport.run("kill -9 $$").exit_code in (137, 255)
 
 
 def test_a_process_left_by_a_script_does_not_delay_the_answer(transport):
@@ -139,20 +122,20 @@ def test_streams_can_be_written_and_read_in_turns(transport):
     assert process.wait(60).exit_code == 4
 
 
-def test_killing_a_started_script(transport, nap):
+def test_killing_a_started_script(transport, nap, ends):
     process = transport.start(f"echo on; {nap}")
     assert process.stdout.read(3) == b"on\n"
     process.kill()
     process.kill()
-    wait_until(lambda: not runs(nap), "left behind")
+    ends(nap)
 
 
-def test_a_stream_without_progress_times_out(transport, nap):
+def test_a_stream_without_progress_times_out(transport, nap, ends):
     process = transport.start(nap, idle_timeout_s=0.3)
     with pytest.raises(TransportTimeout):
         process.stdout.read(1)
     process.kill()
-    wait_until(lambda: not runs(nap), "left behind")
+    ends(nap)
 
 
 def test_scripts_start_in_the_home_directory(transport):

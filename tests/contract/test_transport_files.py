@@ -22,6 +22,27 @@ def content(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
+class Changed:
+    """A transport whose scripts begin with other lines."""
+
+    def __init__(self, transport, before):
+        self.transport, self.before, self.name = transport, before, transport.name
+
+    def start(self, script, **more):
+        return self.transport.start(f"{self.before}\n{script}", **more)
+
+    def run(self, script, **more):
+        return self.transport.run(f"{self.before}\n{script}", **more)
+
+
+ADDS_TWO_BYTES = 'tar() { /usr/bin/env tar "$@" && for f in *-0/f; do echo x >>"$f"; done; }'
+NO_SUMS = "command() { case $* in *sum*) return 1;; esac; }"
+FULL_DISK = (
+    "tar() { cat >/dev/null; echo 'tar: f: Cannot write: No space left on device' >&2;"
+    " echo 'tar: Exiting with failure status' >&2; return 2; }"
+)
+
+
 def leftovers(path: Path) -> list[Path]:
     return [p for p in path.rglob(".dlctl-*")]
 
@@ -65,111 +86,54 @@ def test_what_is_there_is_merged_or_repaired(transport, tmp_path):
     assert content(tmp_path) == {"j/d/a": b"1", "j/d/c": b"2", "j/b": b"2"}
     upload(transport, str(tmp_path), [Tree("j", [Entry("b", b"3")], repairs=True)])
     assert content(tmp_path) == {"j/b": b"3"}
+    upload(transport, str(tmp_path), [Tree("empty", [])])
+    assert list((tmp_path / "empty").iterdir()) == []
     assert leftovers(tmp_path) == []
 
 
-def test_an_empty_tree(transport, tmp_path):
-    upload(transport, str(tmp_path), [Tree("empty", [])])
-    assert list((tmp_path / "empty").iterdir()) == []
-
-
-def test_a_source_that_fails_leaves_nothing(transport, tmp_path):
+@pytest.mark.parametrize("before", ["", 'rm() { sleep 1; command rm "$@"; }'])
+def test_a_source_that_fails_leaves_nothing(transport, tmp_path, before):
+    """At a slow site SIGTERM reached `rm`, or SIGKILL followed after 0.2 s: a file was left."""
     entries = [Entry("a", b"x" * 400_000), Entry("b", tmp_path / "absent", size_bytes=3)]
     with pytest.raises(TransferError, match="absent"):
-        upload(transport, str(tmp_path / "r"), [Tree("t", entries)])
-    for _ in range(400):
-        if not leftovers(tmp_path / "r"):
-            break
-        transport.run("sleep 0.05")
-    assert content(tmp_path / "r") == {}
-    assert leftovers(tmp_path / "r") == []
-
-
-def test_a_slow_site_has_time_to_remove_what_was_sent(transport, tmp_path):
-    """SIGTERM reached `rm`, or SIGKILL followed after 0.2 s: a file was left for a day."""
-
-    class Slow:
-        name = transport.name
-
-        def start(self, script, **more):
-            return transport.start(f'rm() {{ sleep 1; command rm "$@"; }}\n{script}', **more)
-
-    entries = [Entry("a", b"x" * 400_000), Entry("b", tmp_path / "absent", size_bytes=3)]
-    with pytest.raises(TransferError, match="absent"):
-        upload(Slow(), str(tmp_path / "r"), [Tree("t", entries)])
+        upload(Changed(transport, before), str(tmp_path / "r"), [Tree("t", entries)])
     while leftovers(tmp_path / "r"):
         transport.run("sleep 0.05")
+    assert content(tmp_path / "r") == {}
 
 
-def test_a_file_that_grows_is_refused(transport, tmp_path):
+def test_what_can_not_be_sent_is_one_sentence(transport, tmp_path):
     (tmp_path / "f").write_bytes(b"12345")
-    with pytest.raises(TransferError, match="changed while it was sent"):
-        upload(transport, str(tmp_path), [Tree("t", [Entry("f", tmp_path / "f", size_bytes=3)])])
+    grown = [Tree("t", [Entry("f", tmp_path / "f", size_bytes=3)])]
+    for root, trees, said in (
+        (tmp_path, grown, "changed while it was sent"),
+        (tmp_path / "f/root", [Tree("t", [Entry("f", b"1")])], "f/root"),
+    ):
+        with pytest.raises(TransferError, match=said) as caught:
+            upload(transport, str(root), trees)
+        assert "\n" not in caught.value.message
+        assert caught.value.hint or root == tmp_path
     assert not (tmp_path / "t").exists()
 
 
-def test_a_root_that_cannot_be_made_is_one_sentence(transport, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TransferError) as caught:
-        upload(transport, str(tmp_path / "file/root"), [Tree("t", [Entry("f", b"1")])])
-    assert "file/root" in caught.value.message
-    assert caught.value.hint
-    assert "\n" not in caught.value.message
-
-
 def test_a_full_disk_is_one_sentence(transport, tmp_path):
-    """The shell's own limit on file sizes stands in for a small disk."""
-
-    class Limited:
-        name = transport.name
-
-        def start(self, script, **more):
-            tar = (
-                "tar() { cat >/dev/null; echo 'tar: f: Cannot write: No space left on device' >&2;"
-            )
-            return transport.start(
-                f"{tar} echo 'tar: Exiting with failure status' >&2; return 2; }}\n{script}", **more
-            )
-
     with pytest.raises(TransferError, match="the disk is full.*f: Cannot write") as caught:
-        upload(Limited(), str(tmp_path), [Tree("t", [Entry("f", b"1" * 2_000_000)])])
+        full, tree = Changed(transport, FULL_DISK), Tree("t", [Entry("f", b"1" * 2_000_000)])
+        upload(full, str(tmp_path), [tree])
     assert f"df -h {tmp_path}" in caught.value.hint
     assert not (tmp_path / "t").exists()
     assert leftovers(tmp_path) == []
 
 
-def test_damage_on_the_way_is_found(transport, tmp_path):
-    class Damaging:
-        name = transport.name
-
-        def run(self, script, **more):
-            tar = 'tar() { command tar "$@" && for f in *-0/f; do echo x >>"$f"; done; }\n'
-            return transport.run(tar + script, **more)
-
-    with pytest.raises(TransferError, match="not what was sent"):
-        upload(Damaging(), str(tmp_path), [Tree("t", [Entry("f", b"right")])])
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [(ADDS_TWO_BYTES, "not what was sent"), (f"{NO_SUMS}\n{ADDS_TWO_BYTES}", "7 bytes arrived")],
+)
+def test_damage_on_the_way_is_found(transport, tmp_path, before, said):
+    with pytest.raises(TransferError, match=said):
+        upload(Changed(transport, before), str(tmp_path), [Tree("t", [Entry("f", b"right")])])
     assert not (tmp_path / "t").exists()
-
-
-def test_without_hash_tools_the_bytes_are_counted(transport, tmp_path):
-    class Bare:
-        name = transport.name
-
-        def __init__(self, more):
-            self.more = more
-
-        def run(self, script, **more):
-            hidden = "command() { case $* in *sum*) return 1;; esac; }\n"
-            tar = (
-                'tar() { /usr/bin/env tar "$@" && for f in *-0/f; do echo x >>"$f"; done; }\n'
-                if self.more
-                else ""
-            )
-            return transport.run(hidden + tar + script, **more)
-
-    upload(Bare(False), str(tmp_path), [Tree("t", [Entry("f", b"right")])])
-    with pytest.raises(TransferError, match="7 bytes arrived"):
-        upload(Bare(True), str(tmp_path), [Tree("u", [Entry("f", b"right")])])
+    upload(Changed(transport, NO_SUMS), str(tmp_path), [Tree("t", [Entry("f", b"right")])])
     assert content(tmp_path) == {"t/f": b"right"}
 
 
@@ -199,6 +163,7 @@ def remote(tmp_path):
 
 
 def test_folders_and_files_come_to_the_same_places(transport, tmp_path, remote):
+    os.link(remote / "results.json", remote / "results/twin.json")
     seen = []
     paths = download(
         transport,
@@ -210,7 +175,7 @@ def test_folders_and_files_come_to_the_same_places(transport, tmp_path, remote):
     assert content(tmp_path / "here") == content(remote)
     assert (tmp_path / "here/results/latest").readlink() == Path("model.pt")
     assert sorted(paths) == sorted(p for p in (tmp_path / "here").rglob("*") if not p.is_dir())
-    assert seen[-1][0] == seen[-1][1] == 2_500_007
+    assert seen[-1][0] == seen[-1][1] == 2_500_009
     assert leftovers(tmp_path / "here") == []
 
 
@@ -236,12 +201,6 @@ def test_known_hashes_are_held_against_what_comes(transport, tmp_path, remote):
     assert leftovers(tmp_path / "b") == []
 
 
-def test_hard_links_are_two_files(transport, tmp_path, remote):
-    os.link(remote / "results.json", remote / "twin.json")
-    download(transport, str(remote), ["results.json", "twin.json"], tmp_path / "here")
-    assert content(tmp_path / "here") == {"results.json": b"{}", "twin.json": b"{}"}
-
-
 @here
 def test_many_files_need_no_long_argument_list(transport, tmp_path):
     base = tmp_path / "remote/many"
@@ -253,17 +212,15 @@ def test_many_files_need_no_long_argument_list(transport, tmp_path):
     assert content(tmp_path / "here/many") == content(base)
 
 
-def test_a_missing_file_is_named(transport, tmp_path, remote):
-    with pytest.raises(TransferError, match="nothing-here is not there"):
-        download(transport, str(remote), ["results.json", "nothing-here"], tmp_path / "here")
-    with pytest.raises(TransferError, match="no-base"):
-        download(transport, str(tmp_path / "no-base"), ["x"], tmp_path / "here")
+def test_what_can_not_be_fetched_is_named_or_left_out(transport, tmp_path, remote):
+    def refused(said, names, base=remote, here=tmp_path / "here"):
+        with pytest.raises(TransferError, match=said):
+            download(transport, str(base), names, here)
 
-
-def test_pipes_and_links_that_point_outside_are_refused(transport, tmp_path, remote):
+    refused("nothing-here is not there", ["results.json", "nothing-here"])
+    refused("no-base", ["x"], tmp_path / "no-base")
     (remote / "results/evil").symlink_to("../../outside")
-    with pytest.raises(TransferError, match="points outside"):
-        download(transport, str(remote), ["results"], tmp_path / "here")
+    refused("points outside", ["results"])
     left_out = {}
     came = download(
         transport, str(remote), ["results"], tmp_path / "here", on_left_out=left_out.__setitem__
@@ -271,18 +228,13 @@ def test_pipes_and_links_that_point_outside_are_refused(transport, tmp_path, rem
     assert left_out == {"results/evil": "is a link that points outside (../../outside)"}
     assert content(tmp_path / "here/results") and tmp_path / "here/results/evil" not in came
     (remote / "results/evil").unlink()
-    os.mkfifo(remote / "results/pipe")
-    with pytest.raises(TransferError, match="pipe is neither a file nor a folder"):
-        download(transport, str(remote), ["results"], tmp_path / "there")
-
-
-def test_an_existing_link_here_leads_no_file_outside(transport, tmp_path, remote):
     (tmp_path / "outside").mkdir()
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here/results").symlink_to(tmp_path / "outside")
-    with pytest.raises(TransferError, match="points outside"):
-        download(transport, str(remote), ["results"], tmp_path / "here")
-    assert list((tmp_path / "outside").iterdir()) == []
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/results").symlink_to(tmp_path / "outside")
+    refused("points outside", ["results"], here=tmp_path / "linked")
+    assert list((tmp_path / "outside").iterdir()) == [], "a link that is here leads no file outside"
+    os.mkfifo(remote / "results/pipe")
+    refused("pipe is neither a file nor a folder", ["results"], here=tmp_path / "there")
 
 
 # Small files ------------------------------------------------------------------------------------
@@ -333,12 +285,8 @@ def test_write_file_is_whole_and_has_its_mode(transport, tmp_path):
     assert path.read_bytes() == data
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [p.name for p in path.parent.iterdir()] == ["it's"]
-
-
-def test_write_file_that_cannot_is_one_sentence(transport, tmp_path):
-    (tmp_path / "file").write_text("")
     with pytest.raises(TransferError, match="can't write"):
-        write_file(transport, str(tmp_path / "file/x"), b"1")
+        write_file(transport, str(path / "x"), b"1")
 
 
 def test_appended_bytes_come_once(transport, tmp_path):
@@ -365,12 +313,9 @@ def test_no_name_forges_a_line(transport, tmp_path):
     assert read_appended(transport, str(tmp_path), ["*"], {}, 9) == dict.fromkeys(names, b"1")
 
 
-def test_appended_bytes_of_what_does_not_exist_yet(transport, tmp_path):
+def test_patterns_with_odd_letters(transport, tmp_path):
     assert read_appended(transport, str(tmp_path / "none"), ["*"], {}, 9) == {}
     assert read_appended(transport, str(tmp_path), ["*.log", "x/*"], {}, 9) == {}
-
-
-def test_patterns_with_odd_letters(transport, tmp_path):
     (tmp_path / "a 'b").mkdir()
     (tmp_path / "a 'b/1.log").write_bytes(b"x")
     (tmp_path / "a 'b/12.log").write_bytes(b"y")

@@ -38,6 +38,7 @@ class Terminal:
 
     def __init__(self):
         self.master, self.slave = pty.openpty()
+        self.started = []
         self.seen = bytearray()
         self.resize(24, 80)
 
@@ -65,16 +66,25 @@ class Terminal:
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-        return subprocess.Popen(
+        process = subprocess.Popen(
             argv, env=dlctl.env | {"TERM": "xterm-256color", "PS1": "$ "}, cwd=dlctl.cwd,
             stdin=self.slave, stdout=self.slave, stderr=self.slave, preexec_fn=control,
         )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def leave(self, shown=LEAVE):
+        self.type("q")
+        self.until(shown)
 
 
 @pytest.fixture
 def terminal():
     terminal = Terminal()
     yield terminal
+    for process in terminal.started:
+        process.kill()
+        process.wait()
     os.close(terminal.slave)
     os.close(terminal.master)
 
@@ -91,8 +101,6 @@ def shell(dlctl, terminal):
     terminal.until("$ ")
     yield process
     os.killpg(os.tcgetpgrp(terminal.master), signal.SIGKILL)
-    process.kill()
-    process.wait()
 
 
 @pytest.mark.first("q")
@@ -100,21 +108,22 @@ def shell(dlctl, terminal):
 def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, command, terminal, how):
     before = terminal.modes
     process = terminal.start(command, dlctl)
-    try:
-        terminal.until(ENTER)
-        terminal.until("best 0.02041 at 49")
-        terminal.until("COMPLETED")
-        terminal.type("l")
-        terminal.until("[log]")
-        terminal.type("q" if how == "q" else "\033[C")  # an arrow key leaves nothing
-        if how == "SIGTERM":
-            process.terminate()
+    terminal.until(ENTER)
+    terminal.until("best 0.02041 at 49")
+    terminal.until("COMPLETED")
+    terminal.type("l")
+    terminal.until("[log]")
+    terminal.resize(30, 60)
+    terminal.until(CLEAR)
+    terminal.until("\033[30;1H")  # its last line, at once
+    if how == "q":
+        terminal.leave()
+    else:
+        terminal.type("\033[C")  # an arrow key leaves nothing
+        process.terminate()
         terminal.until(LEAVE)
-        assert process.wait(timeout=60) == (0 if how == "q" else 128 + 15)
-        assert terminal.modes == before
-    finally:
-        process.kill()
-        process.wait()
+    assert process.wait(timeout=60) == (0 if how == "q" else 128 + 15)
+    assert terminal.modes == before
 
 
 @pytest.mark.slow
@@ -129,50 +138,18 @@ def test_watch_stops_and_continues_with_the_terminal_as_it_belongs(shell, comman
         terminal.until("Stopped")
         terminal.until("$ ")
         assert terminal.modes == before
+        terminal.type("bg; echo in the back''ground\n")
+        terminal.until("in the background")
+        assert terminal.modes == before, "it leaves the terminal alone in the background"
+        assert ENTER.encode() not in terminal.seen
         terminal.type("fg\n")
         terminal.until(ENTER)
         terminal.until(CLEAR)
         terminal.until("best 0.02041 at 49")
         assert not terminal.modes[3] & termios.ICANON
-    terminal.type("q")
-    terminal.until(LEAVE)
+    terminal.leave()
     terminal.until("$ ")
     assert terminal.modes == before
-
-
-@pytest.mark.slow
-def test_watch_leaves_the_terminal_alone_in_the_background(shell, command, terminal):
-    before = terminal.modes
-    terminal.type(shlex.join(command) + "\n")
-    terminal.until("COMPLETED")
-    terminal.type("\x1a")
-    terminal.until("Stopped")
-    terminal.type("bg; echo in the back''ground\n")
-    terminal.until("in the background")
-    assert terminal.modes == before
-    assert ENTER.encode() not in terminal.seen
-    terminal.type("fg\n")
-    terminal.until(ENTER)
-    terminal.type("q")
-    terminal.until(LEAVE)
-    terminal.until("$ ")
-    assert terminal.modes == before
-
-
-@pytest.mark.slow
-def test_watch_draws_anew_at_once_when_the_window_changes(dlctl, command, terminal):
-    process = terminal.start(command, dlctl)
-    try:
-        terminal.until("COMPLETED")
-        terminal.resize(30, 60)
-        terminal.until(CLEAR)
-        terminal.until("\033[30;1H")  # its last line
-        terminal.type("q")
-        terminal.until(LEAVE)
-        assert process.wait(timeout=60) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_search_is_watched_in_the_same_way(dlctl, xdg, terminal, tmp_path):
@@ -186,20 +163,15 @@ def test_a_search_is_watched_in_the_same_way(dlctl, xdg, terminal, tmp_path):
     )  # fmt: skip
     before = terminal.modes
     process = terminal.start([sys.executable, "-m", "dlctl", "watch", "made-3k9f"], dlctl)
-    try:
-        terminal.until(ENTER)
-        terminal.until("[by trials that have ended]")
-        terminal.type("t")
-        terminal.until("[by time]")
-        with (folder / names.TRIALS).open("ab") as file:
-            file.write(
-                b'{"event":"ask","time":1790002000,"n":1,"trials":[{"number":40,'
-                b'"id":"a","point":{"lr":0.5}}]}\n'
-            )
-        terminal.until("1 outstanding")
-        terminal.type("q")
-        terminal.until(LEAVE)
-        assert process.wait(timeout=60) == 0 and terminal.modes == before
-    finally:
-        process.kill()
-        process.wait()
+    terminal.until(ENTER)
+    terminal.until("[by trials that have ended]")
+    terminal.type("t")
+    terminal.until("[by time]")
+    with (folder / names.TRIALS).open("ab") as file:
+        file.write(
+            b'{"event":"ask","time":1790002000,"n":1,"trials":[{"number":40,'
+            b'"id":"a","point":{"lr":0.5}}]}\n'
+        )
+    terminal.until("1 outstanding")
+    terminal.leave()
+    assert process.wait(timeout=60) == 0 and terminal.modes == before

@@ -82,15 +82,11 @@ def test_the_wheel_holds_packages_data_and_licence(wheel):
 
 
 @pytest.mark.slow
-def test_the_login_side_pulls_neither_torch_nor_mpi(laptop):
+def test_the_wheel_alone_submits_and_has_its_data(laptop, xdg, tmp_path):
     listed = run([sys.executable, "-m", "pip", "--python", laptop, "list", "--format", "json"])
     names = {item["name"].lower() for item in json.loads(listed)}
     assert "dlctl" in names
-    assert not names & NODE_ONLY
-
-
-@pytest.mark.slow
-def test_a_submission_from_the_wheel_completes(laptop, xdg, tmp_path):
+    assert not names & NODE_ONLY, "the login side pulls neither torch nor MPI"
     folder = tmp_path / "digits"
     shutil.copytree(
         REPOSITORY / "examples/digits", folder, ignore=shutil.ignore_patterns("results")
@@ -113,13 +109,7 @@ def test_a_submission_from_the_wheel_completes(laptop, xdg, tmp_path):
     assert record["site"] == "wheel"
     call("fetch", "results")
     assert (folder / "results" / record["training_id"] / "model.pt").is_file()
-
-
-@pytest.mark.slow
-def test_the_wheel_finds_its_data(laptop, xdg, tmp_path):
-    env = {k: v for k, v in xdg.env.items() if k != "PYTHONPATH"}
-    dlctl = laptop.with_name("dlctl")
-    run([dlctl, "init", "mine"], env=env, cwd=tmp_path)
-    assert (tmp_path / "mine/manifest.yml").is_file()
-    listed = json.loads(run([dlctl, "sites", "list", "--json"], env=env, cwd=tmp_path))
+    call("init", "mine")
+    assert (folder / "mine/manifest.yml").is_file()
+    listed = json.loads(call("sites", "list", "--json"))
     assert {"local", "slurm-example"} <= {site["name"] for site in listed}

@@ -12,7 +12,7 @@ ONCE, FENCING, CHECKPOINT = "exactly once", "fencing", "checkpoint publication"
 TRANSFER, SECRETS = "transfer", "secrets"
 AREAS = (ONCE, FENCING, CHECKPOINT, TRANSFER, SECRETS)
 _LIFECYCLE = ("tests/unit/dlctl/lifecycle",)
-_SUBMISSION = (*_LIFECYCLE, "tests/golden/test_submit_script.py")
+_SUBMISSION = (*_LIFECYCLE, "tests/golden/test_login_scripts.py")
 _BATCH_SCRIPT = (
     "tests/unit/dlctl/plan", *_LIFECYCLE, "tests/unit/learner/lifecycle",
     "tests/unit/learner/supervisor", "tests/golden",

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from dlctl.record import Record
 
 LIMIT_BYTES = 256 * 1024 * 1024
-"""Of all files; the ones that were used least recently are removed first."""
+"""The limit for all files; the least recently used are removed first."""
 _VERSION = 3
 _SUFFIX = ".metrics"
 
 
 @dataclass
 class KeptFile:
-    """What was read of one file of metrics."""
+    """The part of one file of metrics that was read."""
 
     begin_bytes: int = 0
-    """Where the lines begin."""
+    """The offset of the first line."""
     bins: bytes = b""
     """Of what is before them."""
     lines: bytearray = field(default_factory=bytearray)
@@ -44,7 +44,7 @@ class KeptFile:
 
 @dataclass
 class Cached:
-    """What was read of a training."""
+    """The files of a training that were read."""
 
     seen_at: float
     """When the site last answered, Unix seconds."""

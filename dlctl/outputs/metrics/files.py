@@ -59,11 +59,11 @@ class MetricsFiles:
         self._rests: dict[str, bytes] = {}
         self.long: dict[str, LongFile] = {}
         self.kept: dict[str, KeptFile] | None = {} if by_bins else None
-        """What a cache needs; None if that is nothing, or too much."""
+        """The lines that a cache needs; None if there are none, or too many."""
         self._opened = not by_bins
         self._waiting: dict[str, LongFile] = {}
         self._arrived: dict[str, list[bytes]] = {}
-        """What was read and not yet yielded: a connection may break between two reads."""
+        """Lines read and not yet yielded: a connection may break between two reads."""
         self._overlaps: dict[str, bytes] = {}
         """The last bytes of cached files, which the first look reads again."""
 

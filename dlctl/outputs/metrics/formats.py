@@ -1,4 +1,4 @@
-"""What `dlctl metrics` prints and writes: tidy rows, event files, Parquet."""
+"""Print and write metrics: tidy rows, event files, Parquet."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NODE = Source.NODE.value
 _TAKEN = re.compile(r"learner-\d+|node", re.IGNORECASE)
 """Folders of learners and of what nodes measure."""
 _NAME_WIDTH = 100
-"""Of a name in the table."""
+"""The longest name in the table."""
 _LONGEST_NAME_BYTES = 200
 _EVENT_VERSION = b"\x1a\x0dbrain.Event:2"
 

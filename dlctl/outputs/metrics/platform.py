@@ -39,7 +39,7 @@ class IdleNode:
     host: str
     training_id: str
     busy_percent: float
-    """Of its GPUs, or of a core if it has none."""
+    """The mean of its GPUs, or of a core if it has none."""
 
 
 @dataclass(frozen=True)

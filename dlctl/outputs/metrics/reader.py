@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from dlctl.transport.resident import Look
 
 _MOST_KEPT_BYTES = 24 * 1024 * 1024
-"""Of one training, before compression; then its long files are opened anew, by their bins."""
+"""The limit for one training, before compression; beyond it long files are opened by bins."""
 _SAVE_EVERY_S = 10.0
 _REST = 50
-"""How many times as long as it takes to save, at least, until the next time."""
+"""The least pause between two saves, as a multiple of the time that one takes."""
 
 
 class MetricsReader:

@@ -1,4 +1,4 @@
-"""What `/v1` takes and tells, as FfDL's clients write and read it: checks and description.
+"""The requests and answers of `/v1`, as FfDL's clients write and read them.
 
 These clients send names that mean nothing to us; such names are left alone.
 """
@@ -70,7 +70,7 @@ class V1NewModel(BaseModel):
 
 
 class V1Halt(BaseModel):
-    """What can be changed: nothing else."""
+    """The change of a model."""
 
     status: Annotated[Literal["halt"], BeforeValidator(lambda word: str(word).lower())]
 

@@ -11,7 +11,7 @@ import pytest
 from repository import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY))
-from benchmarks import learners
+from benchmarks import learners, smoke
 from benchmarks.__main__ import PACKAGES
 from benchmarks.goals import GOALS, Bound, Cost, OnTop, Speed
 from benchmarks.page import PAGE, known, table, write
@@ -122,11 +122,6 @@ def test_a_group_rewrites_its_own_table_and_no_other(tmp_path):
     )
     with pytest.raises(SystemExit, match="benchmarks c"):
         write("c", "new\n", page)
-
-
-def test_what_a_table_has_can_be_read_again(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("<!-- written by `python -m benchmarks a` -->\n<!-- end -->\n")
     write("a", table([result("submit_cold", scp=1.0, rsync=2.0), result("status_cold")]), page)
     assert known("a", page) == {"submit_cold": {"scp", "rsync"}, "status_cold": set()}
 
@@ -162,3 +157,66 @@ def test_learners_bring_results_and_leave_nothing(tmp_path, monkeypatch, code):
     stat = Path(f"/proc/{child}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
     assert not Path(file).parent.exists()
+
+
+# `--smoke`, with programs that stand for groups ---------------------------------------------------
+
+SAYS_ALL = """
+import json
+print(json.dumps({"what": "speed", "peers": {"scp": 1.0}}), flush=True)
+print(json.dumps({"left_out": ["zookeeper"], "why": "it is not installed"}), flush=True)
+"""
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a program instead of a group; return whether all is well, and what was printed."""
+    known = {"speed": {"scp", "zookeeper_2"}, "zookeeper_start": set[str]()}
+    monkeypatch.setattr(smoke.page, "known", lambda group: known)
+
+    def ran(text: str) -> tuple[bool, str]:
+        monkeypatch.setattr(smoke, "program", lambda group: [sys.executable, "-c", text])
+        return smoke.run(["group"]), capsys.readouterr().out
+
+    return ran
+
+
+def test_a_group_is_well_if_what_it_lacks_was_left_out_by_name(run):
+    well, said = run(SAYS_ALL)
+    assert well, said
+    assert "left out: zookeeper (it is not installed)" in said
+    assert said.endswith("all ok\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (SAYS_ALL.replace("speed", "size"), "missing: speed"),
+        (SAYS_ALL.replace("scp", "rsync"), "missing: scp"),
+        (SAYS_ALL + "print('12 tasks')", "it printed what is no JSON"),
+        (SAYS_ALL + "raise ValueError('no such peer')", "ValueError: no such peer"),
+    ],
+)
+def test_a_group_fails_and_the_reason_is_named(run, text, problem):
+    well, said = run(text)
+    assert not well
+    assert problem in said
+    assert said.endswith("failed: group\n")
+
+
+def test_a_group_whose_time_is_up_is_ended_with_its_processes(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(smoke, "_LIMIT_S", 1.0)
+    monkeypatch.setattr(smoke, "_LEFT_S", 0.5)
+    program = f"""
+import pathlib, subprocess
+child = subprocess.Popen(["sleep", "300"], start_new_session=True)
+pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(child.pid))
+child.wait()
+"""
+    well, said = run(program)
+    assert not well
+    assert "it took more than 1 s" in said
+    pid = (tmp_path / "pid").read_text()
+    assert f"it left process {pid}: sleep 300" in said
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"

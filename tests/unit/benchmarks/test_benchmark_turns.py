@@ -12,7 +12,6 @@ from repository import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY))
 from benchmarks import learners, training, turns
-from benchmarks.learners import REPOSITORY
 
 LEARNER = f"""
 import sys
@@ -33,7 +32,7 @@ place.obey({{"note": note, "fail": fail}})
 """
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def alone(monkeypatch, tmp_path):
     """Have one learner start without mpiexec."""
     program = tmp_path / "learner.py"
@@ -42,7 +41,6 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.setattr(learners, "program", lambda module: [sys.executable, str(program)])
 
 
-@pytest.mark.usefixtures("alone")
 def test_learners_carry_out_orders_and_leave(tmp_path):
     with turns.start("ours", 1, "module", str(tmp_path / "notes")) as learner_set:
         (answer,) = learner_set.ask("note", "a")
@@ -54,7 +52,6 @@ def test_learners_carry_out_orders_and_leave(tmp_path):
     assert not folder.exists()
 
 
-@pytest.mark.usefixtures("alone")
 def test_the_last_words_of_a_learner_that_has_gone(tmp_path):
     with (
         pytest.raises(RuntimeError, match=r"(?s)ours did not answer.*ValueError: no such way"),
@@ -65,7 +62,6 @@ def test_the_last_words_of_a_learner_that_has_gone(tmp_path):
     assert not folder.exists()
 
 
-@pytest.mark.usefixtures("alone")
 def test_a_learner_that_does_not_start(tmp_path, monkeypatch):
     monkeypatch.setattr(learners, "program", lambda module: [sys.executable, "-c", "print('no')"])
     with (
@@ -107,13 +103,8 @@ def test_a_benchmark_ends_quietly_when_nobody_reads():
         "    yield from [Result('key', 's', 1.0, 1.0)] * 3\n"
         "main(measure)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
     assert process.stdout and process.stderr
     process.stdout.close()
     with process.stderr as errors:

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import importlib.util
 import re
 import shlex
 import shutil
@@ -43,16 +42,21 @@ def page_id(path):
 on_every_page = pytest.mark.parametrize("page", PAGES, ids=page_id)
 
 
-def load_generator():
-    spec = importlib.util.spec_from_file_location("make_commands", DOCS / "make_commands.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="session")
+def maker():
+    """Return a module of docs/ that writes a page."""
+
+    def load(name):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(DOCS))
+            return import_module(name)
+
+    return load
 
 
 @pytest.fixture(scope="session")
-def generator():
-    return load_generator()
+def generator(maker):
+    return maker("make_commands")
 
 
 @pytest.fixture(scope="session")
@@ -172,15 +176,21 @@ def test_every_command_in_a_sentence_exists_with_its_options(page, tree):
                 check_options(command, left)
 
 
-def test_the_page_of_commands_is_current(generator):
-    current = (DOCS / "commands.md").read_text(encoding="utf-8")
-    assert current == generator.commands_page(), "run `make docs`"
-    manual = (DOCS / "man/dlctl.1").read_text(encoding="utf-8")
-    assert manual == generator.manual_page(), "run `make docs`"
-    page = (DOCS / "json.md").read_text(encoding="utf-8")
-    assert page == generator.json_page(), "run `make docs`"
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert readme == generator.readme(), "run `make docs`"
+def test_every_page_that_is_made_is_current(generator, maker):
+    architecture, jobs = maker("make_architecture"), maker("make_job_directory")
+    made = {
+        DOCS / "commands.md": generator.commands_page(), DOCS / "json.md": generator.json_page(),
+        DOCS / "man/dlctl.1": generator.manual_page(), REPOSITORY / "README.md": generator.readme(),
+        DOCS / "manifest.md": maker("make_manifest").page(),
+        architecture.PICTURE: architecture.picture(), **jobs.pages(),
+    }  # fmt: skip
+    for path, text in made.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
+    assert {f"`{name}`" for name in Manifest.model_fields} <= set(
+        re.findall(r"`\w+`", made[DOCS / "manifest.md"])
+    )
+    rooms = architecture.page()
+    assert all(f"### `{p}/`" in rooms for p in ("dlctl/transport", "learner/job", "psrv/shard"))
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff here")
@@ -240,26 +250,11 @@ def test_every_yaml_block_is_valid(page, text, tmp_path):
     assert parse_manifest(text.encode(), page.name).name
 
 
-def test_the_page_of_the_manifest_is_current_and_names_every_key(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS))
-    import make_manifest
-
-    page = (DOCS / "manifest.md").read_text(encoding="utf-8")
-    assert page == make_manifest.page(), "run `make docs`"
-    missing = [name for name in Manifest.model_fields if f"`{name}`" not in page]
-    assert not missing
-
-
 # What is listed in full --------------------------------------------------------------------------
 
 
-def test_the_tables_of_the_job_directory_are_current_and_whole(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS))
-    import make_job_directory
-
-    for path, text in make_job_directory.pages().items():
-        assert path.read_text(encoding="utf-8") == text, "run `make docs`"
-    page = make_job_directory.PAGE.read_text(encoding="utf-8")
+def test_the_tables_of_the_job_directory_are_whole(maker):
+    page = maker("make_job_directory").PAGE.read_text(encoding="utf-8")
     modules = [import_module(f"dlctl.contract.{name}") for name in contract._MODULES]
     records = {each for module in modules for each in vars(module).values()
                if dataclasses.is_dataclass(each) and isinstance(each, type)}  # fmt: skip
@@ -285,16 +280,6 @@ def test_the_tables_of_the_job_directory_are_current_and_whole(monkeypatch):
         contract.preflight_file(number, rank), contract.metrics_file(number, rank),
         *(getattr(contract, name)(number) for name in of_attempts),
     }  # fmt: skip
-
-
-def test_rooms_and_layers_are_listed_and_drawn_as_they_are(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS))
-    import make_architecture
-
-    hint = "run: make docs"
-    listed = make_architecture.page()
-    assert all(f"### `{p}/`" in listed for p in ("dlctl/transport", "learner/job", "psrv/shard"))
-    assert make_architecture.PICTURE.read_text() == make_architecture.picture(), hint
 
 
 @pytest.mark.parametrize("package", ["dlctl", "learner", "psrv", "search"])
@@ -333,8 +318,4 @@ def test_the_changelog_has_the_version():
     assert re.search(rf"^## \[{re.escape(dlctl.__version__)}\]", text, re.MULTILINE)
     project = (REPOSITORY / "pyproject.toml").read_text()
     assert f'version = "{dlctl.__version__}"' in project
-
-
-def test_no_page_names_this_machine():
-    for page in PAGES:
-        assert str(REPOSITORY) not in page.read_text(), page
+    assert not [page for page in PAGES if str(REPOSITORY) in page.read_text()]

@@ -39,20 +39,12 @@ def test_the_picture_loads_nothing_and_names_no_path_of_a_machine():
     assert not re.findall(r"/(?:home|root|tmp|srv|var|usr)/", svg)
 
 
-def test_a_progress_bar_that_erased_itself_is_not_visible(make_picture):
+def test_what_was_erased_or_left_out_is_not_visible(make_picture):
     bar = "\x1b[?25l\r\x1b[2Ksending 10 %\r\x1b[2Ksending 90 %\r\n"
     sent = bar + "\x1b[?25h\r\x1b[1A\x1b[2Kdone\r\n"
     assert make_picture.visible_lines(sent) == ["done"]
-
-
-def test_one_mark_replaces_lines_that_are_left_out(make_picture):
     shown = make_picture.shortened(["epoch 1", "epoch 2", "epoch 3", "", "end"], r"epoch [23]|^$")
     assert [text.plain for text in shown] == ["epoch 1", "⋮", "end"]
-
-
-def test_a_long_line_is_cut_after_a_whole_value(make_picture):
     values = "  ".join(f"value_{number} {number}" for number in range(20))
     cut = make_picture.cut(Text(values)).plain
-    assert len(cut) <= make_picture.COLUMNS
-    assert re.fullmatch(r"(value_\d+ \d+  )*value_\d+ \d+ …", cut)
-    assert values.startswith(cut.removesuffix(" …") + "  ")
+    assert len(cut) <= make_picture.COLUMNS and values.startswith(cut.removesuffix(" …") + "  ")

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ SESSION = Session(None, LocalTransport(), None)
 
 
 @pytest.fixture
-def job_dir(tmp_path: Path) -> Path:
+def job_dir(tmp_path):
     directory = tmp_path / "a job"
     for step in (10, 20, 30):
         store(directory / "checkpoints", step, keep=Keep(3, every_steps=20))
@@ -78,18 +77,8 @@ def test_no_name_of_a_checkpoint_hides_it_or_another_one(tmp_path):
     assert [[c.step for c in each] for each in found.values()] == [[7], [4]]
 
 
-def test_an_unknown_step_is_none(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints/best.pt").write_text("12")
-    (tmp_path / "plan.json").write_text('{"checkpoint": {"files": "*.pt"}}')
-    (found,) = checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))
-    assert (found.step, found.complete) == (None, True)
-    told = answers(Run("t"), Known(0.0, checkpoints=saved_of([found]), ended=True))
-    assert [a.text for a in told if a.key == "checkpoint"] == ["Yes, 2 B."]
-
-
-def test_a_programs_own_folders_named_by_steps_are_its_own(tmp_path):
-    """dlctl's have twelve digits; only these have a marker of dlctl's."""
+def test_a_programs_own_names_have_its_own_steps_or_none(tmp_path):
+    """dlctl's folders have steps of twelve digits; only these have a marker of dlctl's."""
     for step in (9, 10):
         (tmp_path / f"checkpoints/step-{step}").mkdir(parents=True)
         (tmp_path / f"checkpoints/step-{step}/model.bin").write_text("x" * step)
@@ -98,9 +87,15 @@ def test_a_programs_own_folders_named_by_steps_are_its_own(tmp_path):
         ("step-10", 10, True), ("step-9", 9, True),
     ]  # fmt: skip
     assert newest_checkpoint(tmp_path, "step-*")[0] == 10
+    (tmp_path / "checkpoints/best.pt").write_text("12")
+    (tmp_path / "plan.json").write_text('{"checkpoint": {"files": "*.pt"}}')
+    (found,) = checkpoints.list_checkpoints(SESSION.transport, str(tmp_path))
+    assert (found.step, found.complete) == (None, True)
+    told = answers(Run("t"), Known(0.0, checkpoints=saved_of([found]), ended=True))
+    assert [a.text for a in told if a.key == "checkpoint"] == ["Yes, 2 B."]
 
 
-def test_they_are_listed_and_shown_with_a_shell_alone(job_dir: Path) -> None:
+def test_they_are_listed_and_shown_with_a_shell_alone(job_dir):
     found = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))
     assert [(c.step, c.complete, c.kept_for_ever) for c in found] == [
         (30, False, False), (20, True, True), (10, True, False),
@@ -113,6 +108,9 @@ def test_they_are_listed_and_shown_with_a_shell_alone(job_dir: Path) -> None:
     assert (big["dtype"], big["shape"]) == ("int64", [LARGE])
     assert big["places"] == ["share-0.h5:1:0"]
     assert checkpoints.list_checkpoints(LocalTransport(), str(job_dir / "none")) == []
+    make_engine(job_dir / "checkpoints").save(40, {"step": 40}, {"seed": 5, "learners": 3})
+    newest = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))[0]
+    assert (newest.step, newest.learners) == (40, 3), "although the first learner alone saves"
     with pytest.raises(ResultsError, match="no complete checkpoint of step 30"):
         checkpoints.show_checkpoint(LocalTransport(), str(job_dir), 30)
 
@@ -124,9 +122,7 @@ def test_they_are_listed_and_shown_with_a_shell_alone(job_dir: Path) -> None:
         ("state.json", None), ("share-0.json", "{}"), ("share-0.json", '{"pieces": [1]}'),
     ],
 )  # fmt: skip
-def test_a_checkpoint_that_is_not_understood_is_named(
-    job_dir: Path, name: str, content: str | None
-) -> None:
+def test_a_checkpoint_that_is_not_understood_is_named(job_dir, name, content):
     path = job_dir / "checkpoints" / layout.directory_name(20) / name
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(ResultsError, match=r"step-000000000020 can't be understood"):
@@ -136,9 +132,7 @@ def test_a_checkpoint_that_is_not_understood_is_named(
 @pytest.mark.parametrize(
     "content", ["[1]", "{}", '{"files": {"a": 1}}', '{"files": {}, "epoch": []}']
 )
-def test_a_marker_that_is_not_understood_makes_no_complete_checkpoint(
-    job_dir: Path, content: str
-) -> None:
+def test_a_marker_that_is_not_understood_makes_no_complete_checkpoint(job_dir, content):
     marker = job_dir / "checkpoints" / layout.directory_name(20) / layout.MARKER_FILE
     marker.write_text(content)
     found = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))
@@ -147,7 +141,7 @@ def test_a_marker_that_is_not_understood_makes_no_complete_checkpoint(
         checkpoints.show_checkpoint(LocalTransport(), str(job_dir), 20)
 
 
-def test_many_learners_cost_few_round_trips(job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_learners_cost_few_round_trips(job_dir, monkeypatch):
     folder = job_dir / "checkpoints" / layout.directory_name(20)
     marker = json.loads((folder / layout.MARKER_FILE).read_text())
     share = json.loads((folder / layout.record_file(0)).read_text())
@@ -168,13 +162,7 @@ def test_many_learners_cost_few_round_trips(job_dir: Path, monkeypatch: pytest.M
     assert max(map(len, calls)) < 128 * 1024
 
 
-def test_the_learners_of_a_training_whose_first_alone_saves_are_told(job_dir: Path) -> None:
-    make_engine(job_dir / "checkpoints").save(40, {"step": 40}, {"seed": 5, "learners": 3})
-    found = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))[0]
-    assert (found.step, found.learners) == (40, 3)
-
-
-def test_verify_names_the_damaged_files(job_dir: Path) -> None:
+def test_verify_names_the_damaged_files(job_dir):
     share = job_dir / "checkpoints" / layout.directory_name(10) / layout.share_file(0)
     content = bytearray(share.read_bytes())
     content[9] ^= 1  # in the structure of the file, which loading does not need
@@ -188,9 +176,7 @@ def test_verify_names_the_damaged_files(job_dir: Path) -> None:
         tool.main(["verify", str(job_dir), "7"])
 
 
-def test_what_training_removes_meanwhile_is_not_damaged(
-    job_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_training_removes_meanwhile_is_not_damaged(job_dir, monkeypatch):
     def problem(directory: Path) -> str | None:
         if directory.name == layout.directory_name(10):
             shutil.rmtree(directory)
@@ -213,9 +199,7 @@ def test_what_training_removes_meanwhile_is_not_damaged(
         ("share-0.json", lambda share: [piece.update(crc32=[]) for piece in share["pieces"]]),
     ],
 )
-def test_records_that_do_not_fit_are_damage_of_one_checkpoint(
-    job_dir: Path, name: str, change: Callable[[Any], Any]
-) -> None:
+def test_records_that_do_not_fit_are_damage_of_one_checkpoint(job_dir, name, change):
     folder = job_dir / "checkpoints" / layout.directory_name(20)
     record = json.loads((folder / name).read_text())
     change(record)
@@ -233,29 +217,18 @@ def test_records_that_do_not_fit_are_damage_of_one_checkpoint(
 
 
 @pytest.mark.parametrize("block_bytes", [8, 4 * 1024**2])
-def test_diff_says_what_differs_and_by_how_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_diff_says_what_differs_and_by_how_much(tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(tool, "BLOCK_BYTES", block_bytes)
     nan, inf = math.nan, math.inf
-    states = {
-        1: {
-            "a": torch.zeros(6),
-            "b": torch.ones(2),
-            "c": torch.ones(3),
-            "e": torch.tensor([nan, inf, 1, 0]),
-            "f": torch.tensor([3j, 1, 1]),
-        },
-        2: {
-            "a": torch.tensor([0, 0, -2.5, 0, 0, 1]),
-            "b": torch.ones(2),
-            "c": torch.ones(3).half(),
-            "d": torch.ones(1),
-            "e": torch.tensor([nan, inf, nan, -0.0]),
-            "f": torch.tensor([0, 1, 1 + 4j]),
-        },
-    }
-    for step, state in states.items():
+    pairs = {
+        "a": (torch.zeros(6), torch.tensor([0, 0, -2.5, 0, 0, 1])),
+        "b": (torch.ones(2), torch.ones(2)), "c": (torch.ones(3), torch.ones(3).half()),
+        "d": (None, torch.ones(1)),
+        "e": (torch.tensor([nan, inf, 1, 0]), torch.tensor([nan, inf, nan, -0.0])),
+        "f": (torch.tensor([3j, 1, 1]), torch.tensor([0, 1, 1 + 4j])),
+    }  # fmt: skip
+    for step in (1, 2):
+        state = {name: pair[step - 1] for name, pair in pairs.items() if pair[step - 1] is not None}
         make_engine(tmp_path / "checkpoints").save(step, state)
     answer = tool.main(["diff", str(tmp_path), "1", str(tmp_path), "-"])
     found = {t["name"]: (t["difference"], t["largest"]) for t in answer["tensors"]}
@@ -270,7 +243,7 @@ def test_diff_says_what_differs_and_by_how_much(
     json.dumps(answer)
 
 
-def test_the_tool_is_run_at_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tool_is_run_at_the_site(monkeypatch):
     calls: list[Any] = []
 
     def run_module(session: Any, plan: Any, module: str, arguments: Any, **how: Any) -> Any:

@@ -15,7 +15,7 @@ from dlctl import contract
 from dlctl.cli.fetch import _tell_fetched
 from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import DlctlError, ResultsError, TransferError
-from dlctl.outputs.fetch import CHECKPOINTS, PARTS, Wanted, fetch
+from dlctl.outputs.fetch import PARTS, Wanted, fetch
 from dlctl.outputs.fetched_folder import FetchedFolder
 from dlctl.outputs.metrics.files import read_metrics
 from dlctl.transport.local import LocalTransport
@@ -23,375 +23,324 @@ from dlctl.transport.local import LocalTransport
 HERE = LocalTransport()
 
 
-def fetch_results(transport, record, to, on_progress=None):
-    return fetch(transport, record, to, Wanted(on_progress=on_progress))
+class Job:
+    """A training at a site, and the folder to which its files are fetched."""
 
+    def __init__(self, folder):
+        self.record = make_record(folder / "a 'site'")
+        self.folder = folder / "a 'site'" / "jobs/t-1"
+        self.to = folder / "to"
+        self.write("manifest.yml", "name: t\n")
+        self.write("plan.json", "{}")
+        (self.folder / "results").mkdir()
 
-def fetch_checkpoints(transport, record, to):
-    return fetch(transport, record, to, Wanted((CHECKPOINTS,)))
+    def write(self, name, content):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def log(self, text):
+        self.write("attempts/1/learner-0.log", text)
+
+    def measure(self, text, name="1-0.jsonl"):
+        self.write(f"metrics/{name}", text)
+
+    def store(self, **files):
+        """Replace the results by these, and their index."""
+        shutil.rmtree(self.folder / "results")
+        for name, content in files.items():
+            self.write(f"results/{name}", content)
+        self.index(ResultFile(name, len(content), hashlib.sha256(content).hexdigest())
+                   for name, content in files.items())  # fmt: skip
+
+    def index(self, files):
+        self.write("results.json", contract.to_json(ResultsIndex([*files])))
+
+    def fetch(self, *parts, to=None, state=None, **wanted):
+        record = replace(self.record, state=state or self.record.state)
+        return fetch(HERE, record, to or self.to, Wanted(parts or Wanted().parts, **wanted))
+
+    def got(self, name):
+        return (self.to / name).read_text()
 
 
 @pytest.fixture
 def job(tmp_path):
-    record = make_record(tmp_path / "a 'site'")
-    folder = tmp_path / "a 'site'" / "jobs/t-1"
-    (folder / "results").mkdir(parents=True)
-    (folder / "manifest.yml").write_text("name: t\n")
-    (folder / "plan.json").write_text("{}")
-    return record, folder
-
-
-def store_results(folder, files):
-    listed = []
-    for name, content in files.items():
-        path = folder / "results" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        listed.append(ResultFile(name, len(content), hashlib.sha256(content).hexdigest()))
-    (folder / "results.json").write_text(contract.to_json(ResultsIndex(listed)))
-
-
-def write_metrics(folder, name, content):
-    (folder / "metrics").mkdir(exist_ok=True)
-    (folder / "metrics" / name).write_text(content)
+    return Job(tmp_path)
 
 
 def test_a_line_that_was_cut_off_swallows_no_attempt(job):
-    record, folder = job
-    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n{"step": 2}\n{"step": 3, "lo')
-    write_metrics(folder, "2-0.jsonl", '{"step": 2, "again": 1}\n')
-    write_metrics(folder, "2-1.jsonl", '{"step": 99}\n')
-    known = [(e.origin.learner, e.line.plain()) for e in read_metrics(HERE, record)]
+    assert read_metrics(HERE, job.record) == []
+    job.measure('{"step": 1}\n{"step": 2}\n{"step": 3, "lo')
+    job.measure('{"step": 2, "again": 1}\n', "2-0.jsonl")
+    job.measure('{"step": 99}\n', "2-1.jsonl")
+    known = [(e.origin.learner, e.line.plain()) for e in read_metrics(HERE, job.record)]
     assert known == [(0, {"step": 1}), (0, {"step": 2, "again": 1}), (1, {"step": 99})]
 
 
-def test_no_metrics_are_none(job):
-    assert read_metrics(HERE, job[0]) == []
-
-
-def test_everything_is_brought(job, tmp_path):
-    record, folder = job
-    store_results(folder, {"model/weights é.pt": b"w" * 1000, "notes 'a'.txt": b""})
-    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n')
-    (folder / "attempts/1").mkdir(parents=True)
-    (folder / "attempts/1/learner-0.log").write_text("hello\nend")
-    there = tmp_path / "results/t-1"
-    fetched = fetch_results(HERE, make_record(folder.parents[1], state=State.COMPLETED), there)
+def test_everything_is_brought(job):
+    job.store(**{"model/weights é.pt": b"w" * 1000, "notes 'a'.txt": b""})
+    job.measure('{"step": 1}\n')
+    job.log("hello\nend")
+    fetched = job.fetch(state=State.COMPLETED)
     assert fetched.complete
     assert set(fetched.files) == {
         "manifest.yml", "plan.json", "model/weights é.pt", "notes 'a'.txt",
         "logs/attempt-1-learner-0.log", "metrics.jsonl",
     }  # fmt: skip
-    on_disk = {str(p.relative_to(there)) for p in there.rglob("*") if p.is_file()}
+    on_disk = {str(p.relative_to(job.to)) for p in job.to.rglob("*") if p.is_file()}
     assert on_disk == {*fetched.files, ".dlctl-fetch"}
-    assert (there / "model/weights é.pt").read_bytes() == b"w" * 1000
-    assert (there / "logs/attempt-1-learner-0.log").read_text() == "hello\nend\n"
+    assert job.got("model/weights é.pt") == "w" * 1000
+    assert job.got("logs/attempt-1-learner-0.log") == "hello\nend\n"
 
 
-def test_a_result_with_our_file_s_name_is_the_user_s(job, tmp_path):
-    record, folder = job
-    store_results(folder, {"metrics.jsonl": b"mine\n"})
-    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n')
-    fetch_results(HERE, record, tmp_path / "to")
-    assert (tmp_path / "to/metrics.jsonl").read_text() == "mine\n"
-    assert (tmp_path / "to/dlctl/metrics.jsonl").read_text() == '{"step": 1}\n'
-
-
-def test_results_with_all_of_our_names_are_the_user_s(job, tmp_path):
+def test_results_with_all_of_our_names_are_the_user_s(job):
     """A result named .dlctl-fetch blocked the next fetch; others replaced dlctl's files."""
-    record, folder = job
+    job.store(**{"metrics.jsonl": b"mine\n"})
+    job.measure('{"step": 1}\n')
+    job.fetch()
+    assert (job.got("metrics.jsonl"), job.got("dlctl/metrics.jsonl")) == ("mine\n", '{"step": 1}\n')
     ours = ("manifest.yml", "plan.json", "logs/attempt-1-job.log", ".dlctl-fetch", "dlctl")
-    mine = dict.fromkeys(ours, b"mine")
-    store_results(folder, mine)
-    (folder / "attempts/1").mkdir(parents=True)
-    (folder / "attempts/1/slurm.out").write_text("ours\n")
+    job.store(**dict.fromkeys(ours, b"mine"))
+    job.write("attempts/1/slurm.out", "ours\n")
+    job.to = job.to / "2"
     for _ in range(2):
-        fetched = fetch_results(HERE, record, tmp_path / "to")
+        fetched = job.fetch()
         assert fetched.kept == []
-    for name in mine:
-        assert (tmp_path / "to" / name).read_bytes() == b"mine"
-    assert (tmp_path / "to/_dlctl/manifest.yml").read_text() == "name: t\n"
-    assert (tmp_path / "to/_dlctl/logs/attempt-1-job.log").read_text() == "ours\n"
+    assert {job.got(name) for name in ours} == {"mine"}
+    assert job.got("_dlctl/manifest.yml") == "name: t\n"
+    assert job.got("_dlctl/logs/attempt-1-job.log") == "ours\n"
     assert "_dlctl/plan.json" in fetched.files
 
 
-def test_a_result_that_takes_the_mark_s_name_later_is_fetched(job, tmp_path):
-    record, folder = job
-    store_results(folder, {"a": b"1"})
-    fetch_results(HERE, record, tmp_path / "to")
-    store_results(folder, {"a": b"1", ".dlctl-fetch": b"mine"})
+def test_a_result_that_takes_the_mark_s_name_later_is_fetched(job):
+    job.store(a=b"1")
+    job.fetch()
+    job.store(**{"a": b"1", ".dlctl-fetch": b"mine"})
     for _ in range(2):
-        fetch_results(HERE, record, tmp_path / "to")
-        assert (tmp_path / "to/.dlctl-fetch").read_bytes() == b"mine"
+        job.fetch()
+        assert job.got(".dlctl-fetch") == "mine"
 
 
-def test_a_local_edit_is_kept(job, tmp_path):
-    record, folder = job
-    store_results(folder, {"model.txt": b"1", "same.txt": b"1"})
-    there = tmp_path / "to"
-    fetch_results(HERE, record, there)
-    store_results(folder, {"model.txt": b"2", "same.txt": b"1"})
-    assert fetch_results(HERE, record, there).kept == []
-    assert (there / "model.txt").read_text() == "2"
+def test_a_local_edit_is_kept(job):
+    job.store(**{"model.txt": b"1", "same.txt": b"1"})
+    job.fetch()
+    job.store(**{"model.txt": b"2", "same.txt": b"1"})
+    assert job.fetch().kept == []
+    assert job.got("model.txt") == "2"
     for round_, kept in ((3, "model.txt.local"), (4, "model.txt.local-2")):
-        (there / "model.txt").write_text(f"my edit {round_}")
-        (there / "manifest.yml").write_text(f"my edit {round_}")
-        store_results(folder, {"model.txt": b"%d" % round_, "same.txt": b"1"})
-        fetched = fetch_results(HERE, record, there)
-        assert kept in fetched.kept
-        assert (there / "model.txt").read_text() == str(round_)
-        assert (there / kept).read_text() == f"my edit {round_}"
-    assert (there / "manifest.yml").read_text() == "name: t\n"
-    assert (there / "manifest.yml.local").read_text() == "my edit 3"
-    assert sorted(p.name for p in there.glob("same*")) == ["same.txt"]
+        for name in ("model.txt", "manifest.yml"):
+            (job.to / name).write_text(f"my edit {round_}")
+        job.store(**{"model.txt": b"%d" % round_, "same.txt": b"1"})
+        assert kept in job.fetch().kept
+        assert (job.got("model.txt"), job.got(kept)) == (str(round_), f"my edit {round_}")
+    assert job.got("manifest.yml") == "name: t\n"
+    assert job.got("manifest.yml.local") == "my edit 3"
+    assert [p.name for p in job.to.glob("same*")] == ["same.txt"]
 
 
-def test_a_file_of_the_user_s_own_is_kept(job, tmp_path):
+def test_a_file_of_the_user_s_own_is_kept(job):
     """Only files that the mark lists were kept; a result of the same name replaced the others."""
-    record, folder = job
-    there = tmp_path / "to"
-    store_results(folder, {"a": b"1"})
-    fetch_results(HERE, record, there)
-    (there / "analysis.txt").write_text("my own text")
-    (there / "link").symlink_to("analysis.txt")
-    store_results(folder, {"a": b"1", "analysis.txt": b"the training's", "link": b"a file"})
-    assert fetch_results(HERE, record, there).kept == ["analysis.txt.local", "link.local"]
-    assert (there / "analysis.txt").read_text() == "the training's"
-    assert (there / "analysis.txt.local").read_text() == "my own text"
-    assert (there / "link.local").is_symlink()
+    job.store(a=b"1")
+    job.fetch()
+    (job.to / "analysis.txt").write_text("my own text")
+    (job.to / "link").symlink_to("analysis.txt")
+    job.store(**{"a": b"1", "analysis.txt": b"the training's", "link": b"a file"})
+    assert job.fetch().kept == ["analysis.txt.local", "link.local"]
+    assert job.got("analysis.txt") == "the training's"
+    assert job.got("analysis.txt.local") == "my own text"
+    assert (job.to / "link.local").is_symlink()
 
 
-def test_a_fetch_that_fails_remembers_what_it_brought(job, tmp_path):
-    record, folder = job
-    there = tmp_path / "to"
+def test_a_fetch_that_fails_remembers_what_it_brought(job):
     names = ("aa.csv", "ab.csv", "zz.csv")
-    store_results(folder, dict.fromkeys(names, b"v1"))
-    (folder / "results/zz.csv").write_bytes(b"x1")
+    job.store(**dict.fromkeys(names, b"v1"))
+    job.write("results/zz.csv", "x1")
     with pytest.raises(TransferError):
-        fetch_results(HERE, record, there)
-    with (there / "aa.csv").open("a") as file:
+        job.fetch()
+    with (job.to / "aa.csv").open("a") as file:
         file.write("EDIT")
-    store_results(folder, dict.fromkeys(names, b"v2"))
-    assert fetch_results(HERE, record, there).kept == ["aa.csv.local"]
-    assert (there / "aa.csv.local").read_text() == "v1EDIT"
-    assert (there / "ab.csv").read_text() == (there / "aa.csv").read_text() == "v2"
+    job.store(**dict.fromkeys(names, b"v2"))
+    assert job.fetch().kept == ["aa.csv.local"]
+    assert job.got("aa.csv.local") == "v1EDIT"
+    assert job.got("ab.csv") == job.got("aa.csv") == "v2"
 
 
-def test_an_edit_made_while_other_files_arrive_is_kept(job, tmp_path):
-    record, folder = job
-    there = tmp_path / "to"
-    store_results(folder, {"a": b"1", "b": b"1"})
-
+def test_an_edit_made_while_other_files_arrive_is_kept(job):
     def edit_first(done_bytes, total_bytes):
-        if (there / "a").exists():
-            (there / "a").write_text("my edit")
+        if (job.to / "a").exists():
+            (job.to / "a").write_text("my edit")
 
-    fetch_results(HERE, record, there, edit_first)
-    store_results(folder, {"a": b"2", "b": b"1"})
-    assert fetch_results(HERE, record, there).kept == ["a.local"]
+    job.store(a=b"1", b=b"1")
+    job.fetch(on_progress=edit_first)
+    job.store(a=b"2", b=b"1")
+    assert job.fetch().kept == ["a.local"]
 
 
 @pytest.mark.parametrize("edited", [False, True])
-def test_a_file_becomes_a_folder_and_a_folder_a_file(job, tmp_path, edited):
+def test_a_file_becomes_a_folder_and_a_folder_a_file(job, edited):
     """Each further fetch ended with "Is a directory" or "File exists"."""
-    record, folder = job
-    there = tmp_path / "to"
-    store_results(folder, {"x/deep/1": b"1", "zz": b"1"})
-    (folder / "attempts/1").mkdir(parents=True)
-    (folder / "attempts/1/learner-0.log").write_text("line\n")
-    fetch_results(HERE, record, there)
-    shutil.rmtree(folder / "results")
-    store_results(folder, {"x": b"2", "zz/deep/2": b"2", "logs": b"2", ".dlctl-fetch/a": b"2"})
-    if edited:
-        (there / "x/deep/mine").write_text("mine")
-        (there / "zz").write_text("mine")
-        (there / "logs/mine").write_text("mine")
+    before = {"x/deep/1": b"1", "zz": b"1"}
+    job.store(**before)
+    job.log("line\n")
+    job.fetch()
+    job.store(**{"x": b"2", "zz/deep/2": b"2", "logs": b"2", ".dlctl-fetch/a": b"2"})
+    mine = ("x/deep/mine", "zz", "logs/mine") if edited else ()
+    for name in mine:
+        (job.to / name).write_text("mine")
     for round_ in range(2):
-        kept = sorted(fetch_results(HERE, record, there).kept)
+        kept = sorted(job.fetch().kept)
         assert kept == (["logs.local", "x.local", "zz.local"] if edited and not round_ else [])
     for name in ("x", "zz/deep/2", "logs", ".dlctl-fetch/a"):
-        assert (there / name).read_text() == "2"
+        assert job.got(name) == "2"
     if edited:
         for name in ("x.local/deep/mine", "zz.local", "logs.local/mine"):
-            assert (there / name).read_text() == "mine"
+            assert job.got(name) == "mine"
         return
-    shutil.rmtree(folder / "results")
-    store_results(folder, {"x/deep/1": b"1", "zz": b"1"})
-    assert fetch_results(HERE, record, there).kept == []
-    assert (there / "logs/attempt-1-learner-0.log").read_text() == "line\n"
-    assert (there / "zz").read_text() == "1"
+    job.store(**before)
+    assert job.fetch().kept == []
+    assert (job.got("logs/attempt-1-learner-0.log"), job.got("zz")) == ("line\n", "1")
 
 
 def test_nothing_is_written_through_a_link_in_the_way(job, tmp_path):
-    record, folder = job
-    there, outside = tmp_path / "to", tmp_path / "outside"
-    store_results(folder, {"a": b"1"})
-    fetch_results(HERE, record, there)
+    outside = tmp_path / "outside"
+    job.store(a=b"1")
+    job.fetch()
     outside.mkdir()
-    (there / "logs").symlink_to(outside)
-    (folder / "attempts/1").mkdir(parents=True)
-    (folder / "attempts/1/learner-0.log").write_text("line\n")
-    assert fetch_results(HERE, record, there).kept == ["logs.local"]
+    (job.to / "logs").symlink_to(outside)
+    job.log("line\n")
+    assert job.fetch().kept == ["logs.local"]
     assert list(outside.iterdir()) == []
-    assert (there / "logs/attempt-1-learner-0.log").read_text() == "line\n"
+    assert job.got("logs/attempt-1-learner-0.log") == "line\n"
 
 
 def test_a_copy_has_no_edits(job, tmp_path):
-    """What only has another time is no edit, nor is a log that has grown at the site."""
-    record, folder = job
-    store_results(folder, {"model.txt": b"1"})
-    (folder / "results/same").symlink_to("model.txt")
-    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n')
-    (folder / "attempts/1").mkdir(parents=True)
-    log = folder / "attempts/1/learner-0.log"
-    log.write_text("one\n")
-    fetch_results(HERE, record, tmp_path / "to")
-    shutil.copytree(tmp_path / "to", tmp_path / "copy", copy_function=shutil.copyfile)
-    for name in ("copy", "to"):
-        for path in (tmp_path / name).rglob("*"):
+    """Another time alone is no edit, nor is a log that has grown at the site."""
+
+    def forget_times(folder):
+        for path in folder.rglob("*"):
             os.utime(path, (1, 1), follow_symlinks=False)
-        assert fetch_results(HERE, record, tmp_path / name).kept == []
-    for path in (tmp_path / "copy").rglob("*"):
-        os.utime(path, (1, 1), follow_symlinks=False)
-    log.write_text("one\ntwo\n")
-    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n{"step": 2}\n')
-    assert fetch_results(HERE, record, tmp_path / "copy").kept == []
-    here = tmp_path / "copy/logs/attempt-1-learner-0.log"
+
+    job.store(**{"model.txt": b"1"})
+    (job.folder / "results/same").symlink_to("model.txt")
+    job.measure('{"step": 1}\n')
+    job.log("one\n")
+    job.fetch()
+    copy = tmp_path / "copy"
+    shutil.copytree(job.to, copy, copy_function=shutil.copyfile)
+    for folder in (copy, job.to):
+        forget_times(folder)
+        assert job.fetch(to=folder).kept == []
+    forget_times(copy)
+    job.log("one\ntwo\n")
+    job.measure('{"step": 1}\n{"step": 2}\n')
+    assert job.fetch(to=copy).kept == []
+    here = copy / "logs/attempt-1-learner-0.log"
     assert here.read_text() == "one\ntwo\n"
     here.write_text("one\nmine\n")
-    kept = fetch_results(HERE, record, tmp_path / "copy").kept
-    assert kept == ["logs/attempt-1-learner-0.log.local"]
+    assert job.fetch(to=copy).kept == ["logs/attempt-1-learner-0.log.local"]
 
 
-def test_a_result_that_changed_on_the_way_is_refused(job, tmp_path):
-    record, folder = job
-    store_results(folder, {"model.pt": b"good"})
-    (folder / "results/model.pt").write_bytes(b"evil")
+def test_a_result_that_changed_on_the_way_or_lies_elsewhere_is_refused(job):
+    job.store(**{"model.pt": b"good"})
+    job.write("results/model.pt", "evil")
     with pytest.raises(TransferError):
-        fetch_results(HERE, record, tmp_path / "to")
-    assert not (tmp_path / "to/model.pt").exists()
-
-
-def test_a_result_never_leaves_its_folder(job, tmp_path):
-    record, folder = job
-    (folder / "secret").write_bytes(b"x")
-    digest = hashlib.sha256(b"x").hexdigest()
-    index = ResultsIndex([ResultFile("../secret", 1, digest)])
-    (folder / "results.json").write_text(contract.to_json(index))
+        job.fetch()
+    assert not (job.to / "model.pt").exists()
+    job.write("secret", "x")
+    job.index([ResultFile("../secret", 1, hashlib.sha256(b"x").hexdigest())])
+    job.to = job.to / "deep"
     with pytest.raises(TransferError):
-        fetch_results(HERE, record, tmp_path / "a/to")
-    assert not (tmp_path / "a/secret").exists()
+        job.fetch()
+    assert not (job.to.parent / "secret").exists()
 
 
-def test_a_damaged_index_is_one_sentence(job, tmp_path):
-    record, folder = job
-    (folder / "results.json").write_text("{")
+def test_what_is_not_there_is_one_sentence(job):
+    with pytest.raises(ResultsError, match="nothing to fetch yet"):
+        job.fetch()
+    with pytest.raises(ResultsError, match="has no metrics of its learners") as told:
+        job.fetch("metrics")
+    assert "dlctl metrics" in told.value.hint
+    with pytest.raises(ResultsError, match="has no checkpoint") as told:
+        job.fetch("checkpoints")
+    assert "CHECKPOINT_DIR" in told.value.hint  # checkpoint.every is of the built-in loop only
+    job.write("results.json", "{")
     with pytest.raises(ResultsError, match="can't be understood"):
-        fetch_results(HERE, record, tmp_path / "to")
+        job.fetch()
 
 
-def test_a_training_that_runs_gives_what_there_is(job, tmp_path):
-    record, folder = job
-    (folder / "results/early.txt").write_text("so far")
-    fetched = fetch_results(
-        HERE, make_record(folder.parents[1], state=State.TRAINING), tmp_path / "to"
-    )  # noqa: E501
+def test_a_training_that_runs_gives_what_there_is(job):
+    job.write("results/early.txt", "so far")
+    fetched = job.fetch(state=State.TRAINING)
     assert "early.txt" in fetched.files
     assert not fetched.complete
-
-
-def test_nothing_made_yet_is_one_sentence(job, tmp_path):
-    with pytest.raises(ResultsError, match="nothing to fetch yet"):
-        fetch_results(HERE, job[0], tmp_path / "to")
-
-
-def test_checkpoints_are_brought(job, tmp_path):
-    record, folder = job
-    with pytest.raises(ResultsError, match="has no checkpoint") as told:
-        fetch_checkpoints(HERE, record, tmp_path / "to")
-    assert "CHECKPOINT_DIR" in str(told.value.hint)  # checkpoint.every is of the built-in loop only
-    (folder / "checkpoints/step-000000000120").mkdir(parents=True)
-    (folder / "checkpoints/step-000000000120/model.h5").write_bytes(b"m")
-    (folder / "checkpoints/.part-1").mkdir()
-    fetched = fetch_checkpoints(HERE, record, tmp_path / "to")
-    assert fetched.files == ["checkpoints/step-000000000120/model.h5"]
 
 
 def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
     """`fetch --to .` replaced the user's own manifest.yml."""
     record = make_record(training_id="mine-1")
-    mine = tmp_path / "mine"
+    mine, fresh, file = (tmp_path / name for name in ("mine", "fresh", "file"))
     mine.mkdir()
-    (mine / "manifest.yml").write_text("my own")
-    with pytest.raises(ResultsError, match="not empty"):
-        FetchedFolder(mine, record)
-    fresh = tmp_path / "fresh"
+    for path in (mine / "manifest.yml", file):
+        path.write_text("my own")
     with FetchedFolder(fresh, record):
         (fresh / "model.pt").write_text("x")
     FetchedFolder(fresh, record)
-    with pytest.raises(ResultsError, match="not from an earlier fetch of other-2"):
-        FetchedFolder(fresh, make_record(training_id="other-2"))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ResultsError, match="can't be used as a folder"):
-        FetchedFolder(tmp_path / "file", record)
+    for folder, training_id, why in (
+        (mine, "mine-1", "not empty"), (file, "mine-1", "can't be used as a folder"),
+        (fresh, "other-2", "not from an earlier fetch of other-2"),
+    ):  # fmt: skip
+        with pytest.raises(ResultsError, match=why):
+            FetchedFolder(folder, make_record(training_id=training_id))
 
 
-def test_what_is_left_out_is_named_even_without_an_index(job, tmp_path, capsys):
-    record, folder = job
-    results = folder / "results"
-    results.mkdir(exist_ok=True)
-    (results / "model.pt").write_text("w")
-    (results / ".part").write_text("half")
-    os.mkfifo(results / "pipe\ntraining-1: nothing was left out")
-    fetched = fetch_results(HERE, record, tmp_path / "to")
+def test_what_is_left_out_is_named_even_without_an_index(job, capsys):
+    job.write("results/model.pt", "w")
+    job.write("results/.part", "half")
+    os.mkfifo(job.folder / "results/pipe\ntraining-1: nothing was left out")
+    fetched = job.fetch()
     assert "model.pt" in fetched.files
     assert sorted(fetched.left_out) == [
         ".part (is hidden, and may not be finished)",
         "pipe\ntraining-1: nothing was left out (is no regular file)",
     ]
-    _tell_fetched(record, fetched)
+    _tell_fetched(job.record, fetched)
     told = capsys.readouterr().err
     assert "pipe\\ntraining-1" in told
     assert not any(line.startswith("training-1") for line in told.splitlines())
 
 
-def test_files_left_out_on_the_site_are_reported(job, tmp_path):
-    record, folder = job
-    store_results(folder, {"model.pt": b"w"})
+def test_files_left_out_on_the_site_are_reported(job):
+    job.store(**{"model.pt": b"w"})
+    index = json.loads((job.folder / "results.json").read_text())
+    job.write("results.json", json.dumps(index | {"left_out": ["a pipe"]}))
+    assert job.fetch().left_out == ["a pipe"]
     odd = b"\xff\xfe".decode("utf-8", "surrogateescape")
-    index = json.loads((folder / "results.json").read_text())
-    index["left_out"] = ["a pipe"]
-    (folder / "results.json").write_text(json.dumps(index))
-    assert fetch_results(HERE, record, tmp_path / "to").left_out == ["a pipe"]
-    store_results(folder, {odd: b"any bytes"})
-    assert odd in fetch_results(HERE, record, tmp_path / "to").files
-    assert (tmp_path / "to" / odd).read_bytes() == b"any bytes"
+    job.store(**{odd: b"any bytes"})
+    assert odd in job.fetch().files
+    assert job.got(odd) == "any bytes"
 
 
-def test_output_that_did_not_come_whole_is_none_that_was_fetched(job, tmp_path, monkeypatch):
+def test_output_that_did_not_come_whole_is_none_that_was_fetched(job, monkeypatch):
     def half(_transport, _base, _paths, target, _on_progress, *, on_left_out, **_):
         on_left_out("closed.pt", "can't be read")
         return [target.path / "output/model.pt"]
 
-    record, _ = job
     monkeypatch.setattr("dlctl.outputs.fetch.download", half)
-    fetched = fetch(HERE, record, tmp_path / "to", Wanted(("output", "logs")))
+    fetched = job.fetch("output", "logs")
     assert fetched.left_out == ["closed.pt (can't be read)"]
     assert fetched.parts == ["logs"]
 
 
-def test_a_folder_that_cannot_be_read_was_not_fetched(job, tmp_path):
+def test_a_folder_that_cannot_be_read_was_not_fetched(job):
     """`delete` said that all was fetched."""
-    record, folder = job
-    for name in ("code/closed", "checkpoints/mine"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / "model.pt").write_text("w")
-    (folder / "checkpoints/best.pt").write_text("w")
-    with unprivileged(folder) as copy:
+    for name in ("code/closed/model.pt", "checkpoints/mine/model.pt", "checkpoints/best.pt"):
+        job.write(name, "w")
+    with unprivileged(job.folder) as copy:
         (copy / "code/closed").chmod(0)
         (copy / "checkpoints/mine").chmod(0)
-        record, wanted = replace(record, job_dir=str(copy)), Wanted(("output", "checkpoints"))
-        fetched = fetch(HERE, record, copy.parent / "to", wanted)
+        job.record = replace(job.record, job_dir=str(copy))
+        fetched = job.fetch("output", "checkpoints", to=copy.parent / "to")
     assert sorted(fetched.left_out) == [
         "checkpoints/mine/ (can't be read)", "code/closed/ (can't be read)",
         "mine/ (can't be read)",
@@ -401,20 +350,15 @@ def test_a_folder_that_cannot_be_read_was_not_fetched(job, tmp_path):
 
 
 def test_parts_come_by_themselves_and_all_together(job, tmp_path):
-    record, folder = job
-    store_results(folder, {"model.pt": b"w"})
-    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n')
-    (folder / "attempts/1").mkdir(parents=True)
-    (folder / "attempts/1/learner-0.log").write_text("hello\n")
-    (folder / "checkpoints/step-000000000120").mkdir(parents=True)
-    (folder / "checkpoints/step-000000000120/complete.json").write_text('{"files": {}}')
-    code = {"train.py": b"print()\n", "lib/odd é.py": b"1\n"}
-    for name, content in code.items():
-        (folder / "code" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "code" / name).write_bytes(content)
-    (folder / "code/made-by-the-program").write_text("")
+    job.store(**{"model.pt": b"w"})
+    job.measure('{"step": 1}\n')
+    job.log("hello\n")
+    job.write("checkpoints/step-000000000120/complete.json", '{"files": {}}')
+    code = {"train.py": "print()\n", "lib/odd é.py": "1\n"}
+    for name, content in (*code.items(), ("made-by-the-program", "")):
+        job.write(f"code/{name}", content)
     sent = [contract.SentFile("0" * 64, len(c), "f", name) for name, c in code.items()]
-    (folder / "code/.dlctl-index").write_bytes(contract.index_text(sent))
+    job.write("code/.dlctl-index", contract.index_text(sent))
     expected = {
         "logs": {"logs/attempt-1-learner-0.log"}, "metrics": {"metrics.jsonl"},
         "code": {"code/train.py", "code/lib/odd é.py"},
@@ -422,69 +366,55 @@ def test_parts_come_by_themselves_and_all_together(job, tmp_path):
         "checkpoints": {"checkpoints/step-000000000120/complete.json"},
     }  # fmt: skip
     for part, names in expected.items():
-        assert set(fetch(HERE, record, tmp_path / part, Wanted((part,))).files) == names
-    every = fetch(HERE, record, tmp_path / "all", Wanted(PARTS))
+        assert set(job.fetch(part, to=tmp_path / part).files) == names
     always = {"model.pt", "manifest.yml", "plan.json"}
-    assert set(every.files) == set().union(always, *expected.values())
-    few = fetch(HERE, record, tmp_path / "few", Wanted(PARTS, ("*.py", "checkpoints")))
+    assert {*job.fetch(*PARTS).files} == set().union(always, *expected.values())
+    few = job.fetch(*PARTS, to=tmp_path / "few", include=("*.py", "checkpoints"))
     assert set(few.files) == expected["code"] | expected["checkpoints"]
     with pytest.raises(ResultsError, match=r"has no such file: \*.onnx") as none:
-        fetch(HERE, record, tmp_path / "none", Wanted(PARTS, ("*.onnx",)))
+        job.fetch(*PARTS, to=tmp_path / "none", include=("*.onnx",))
     assert none.value.hint.startswith("--include takes")
 
 
-def test_of_a_training_that_runs_the_newest_whole_checkpoint_comes(job, tmp_path):
-    record, folder = job
-    for step, marker in ((10, '{"files": {}}'), (20, '{"files": {}}'), (30, None)):
-        path = folder / f"checkpoints/step-{step:012d}"
-        path.mkdir(parents=True)
-        (path / "share-0.h5").write_text(str(step))
-        if marker:
-            (path / "complete.json").write_text(marker)
-    running = make_record(folder.parents[1], state=State.TRAINING)
-    files = fetch_checkpoints(HERE, running, tmp_path / "to").files
-    assert {name.split("/")[1] for name in files} == {"step-000000000020"}
-    ended = make_record(folder.parents[1], state=State.COMPLETED)
-    files = fetch_checkpoints(HERE, ended, tmp_path / "to").files
-    assert {name.split("/")[1] for name in files} == {"step-000000000010", "step-000000000020"}
+def test_of_a_training_that_runs_the_newest_whole_checkpoint_comes(job):
+    for step in (10, 20, 30):
+        job.write(f"checkpoints/step-{step:012d}/share-0.h5", str(step))
+        if step < 30:
+            job.write(f"checkpoints/step-{step:012d}/complete.json", '{"files": {}}')
+    for state, steps in ((State.TRAINING, {20}), (State.COMPLETED, {10, 20})):
+        files = job.fetch("checkpoints", state=state).files
+        assert {name.split("/")[1] for name in files} == {f"step-{step:012d}" for step in steps}
 
 
-def test_checkpoints_of_any_name_are_brought(job, tmp_path):
+def test_checkpoints_of_any_name_are_brought(job):
     """A line break stopped the fetch of all parts; others that Python knows, with a traceback."""
-    record, folder = job
     names = {"a\nb", "c\u2028d", "e\x0bf", "g\rh", "\udcff.pt", "-n"}
-    (folder / "checkpoints").mkdir()
     for name in names:
-        (folder / "checkpoints" / name).write_text("weights")
-    fetched = fetch_checkpoints(HERE, record, tmp_path / "to")
-    assert set(fetched.files) == {f"checkpoints/{name}" for name in names}
+        job.write(f"checkpoints/{name}", "weights")
+    (job.folder / "checkpoints/.part-1").mkdir()
+    assert set(job.fetch("checkpoints").files) == {f"checkpoints/{name}" for name in names}
 
 
-def test_what_a_program_saves_beside_its_checkpoints_comes_too(job, tmp_path):
+def test_what_a_program_saves_beside_its_checkpoints_comes_too(job):
     """best.pt beside ckpt-*: it was not fetched, and `delete` said that the checkpoints were."""
-    _, folder = job
-    (folder / contract.PLAN).write_text('{"checkpoint": {"files": "ckpt-*"}}')
-    (folder / "checkpoints").mkdir()
+    job.write(contract.PLAN, '{"checkpoint": {"files": "ckpt-*"}}')
     for name in ("ckpt-1", "ckpt-2", "ckpt-3.tmp", "best.pt"):
-        (folder / "checkpoints" / name).write_text(name)
-    running = make_record(folder.parents[1], state=State.TRAINING)
-    assert fetch_checkpoints(HERE, running, tmp_path / "to").files == ["checkpoints/ckpt-2"]
-    ended = make_record(folder.parents[1], state=State.COMPLETED)
+        job.write(f"checkpoints/{name}", name)
+    running = job.fetch("checkpoints", state=State.TRAINING)
+    assert running.files == ["checkpoints/ckpt-2"]
     files = {f"checkpoints/{name}" for name in ("ckpt-1", "ckpt-2", "best.pt")}
-    assert files <= set(fetch_checkpoints(HERE, ended, tmp_path / "to").files)
+    assert files <= set(job.fetch("checkpoints", state=State.COMPLETED).files)
 
 
-def test_what_nobody_touched_is_neither_sent_nor_read_again(job, tmp_path, monkeypatch):
-    record, folder = job
-    store_results(folder, {"model.pt": b"w" * 5_000_000})
-    there = tmp_path / "to"
-    fetch_results(HERE, record, there)
+def test_what_nobody_touched_is_neither_sent_nor_read_again(job, monkeypatch):
+    job.store(**{"model.pt": b"w" * 5_000_000})
+    job.fetch()
     monkeypatch.setattr("dlctl.files.download.sha256_of", None)
-    fetch_results(HERE, record, there)
+    job.fetch()
     monkeypatch.undo()
-    (there / "model.pt").write_bytes(b"x" * 5_000_000)
-    assert fetch_results(HERE, record, there).kept == ["model.pt.local"]
-    assert (there / "model.pt").read_bytes() == b"w" * 5_000_000
+    (job.to / "model.pt").write_bytes(b"x" * 5_000_000)
+    assert job.fetch().kept == ["model.pt.local"]
+    assert job.got("model.pt") == "w" * 5_000_000
 
 
 def test_results_take_few_calls(job, tmp_path, monkeypatch):
@@ -492,36 +422,29 @@ def test_results_take_few_calls(job, tmp_path, monkeypatch):
     calls, start = [], LocalTransport.start
     monkeypatch.setattr(LocalTransport, "start",
                         lambda *args, **more: calls.append(1) or start(*args, **more))  # fmt: skip
-    record, folder = job
-    store_results(folder, {"model.pt": b"w" * 1000, "deep/notes": b"1"})
-    fetch_results(HERE, record, tmp_path / "got")
+    job.store(**{"model.pt": b"w" * 1000, "deep/notes": b"1"})
+    job.fetch()
     assert len(calls) == 3  # look at the results, bring them, look at the logs and the metrics
-    (folder / "results.json").unlink()
+    (job.folder / "results.json").unlink()
     del calls[:]
-    fetch_results(HERE, record, tmp_path / "again")
+    job.fetch(to=tmp_path / "again")
     assert len(calls) <= 4  # without sums it looks whether a file has changed meanwhile
 
 
 def test_a_fetch_of_a_training_that_is_deleted_meanwhile_says_that(job, tmp_path):
     """At each of its calls."""
-    record, folder = job
-    said, transport = set(), Vanishing(folder, 0)
+    said = set()
     for call in itertools.count(1):
-        store_results(folder, {"model.pt": b"w" * 1000, "large.bin": b"l" * (3 << 20)})
-        transport = Vanishing(folder, call)
+        job.write("results/old", "")
+        job.store(**{"model.pt": b"w" * 1000, "large.bin": b"l" * (3 << 20)})
+        transport = Vanishing(job.folder, call)
         try:
-            fetch(transport, record, tmp_path / str(call), Wanted(PARTS))
+            fetch(transport, job.record, tmp_path / str(call), Wanted(PARTS))
         except DlctlError as error:
             said.add(error.message)
         if transport.left > 0:
             break
     assert call > 5
     assert said == {
-        f"t-1 was deleted meanwhile: {transport.name} has no {record.job_dir} any more"
+        f"t-1 was deleted meanwhile: {transport.name} has no {job.record.job_dir} any more"
     }  # fmt: skip
-
-
-def test_without_metrics_of_learners_those_of_the_nodes_are_named(job, tmp_path):
-    with pytest.raises(ResultsError, match="has no metrics of its learners") as told:
-        fetch(HERE, job[0], tmp_path / "to", Wanted(("metrics",)))
-    assert "dlctl metrics" in str(told.value.hint)

@@ -86,6 +86,9 @@ def test_what_a_fault_lost_is_done_again():
     assert found.node_hours == hours(2 * (200 + 40))
     assert found.queued_h == pytest.approx(700 / 3600)
     assert found.cost is None
+    halted = replace(FIRST, verdict=replace(FIRST.verdict, progress=15))
+    again = ledger("x-1", [halted], Prices(), 0.0).node_hours_by_use["again"]
+    assert again == hours(2 * 5 * 2), "steps after the last save of a halt"
 
 
 def test_attempts_in_one_job_hold_it_once():
@@ -159,20 +162,15 @@ def test_what_sacct_prints_of_jobs_and_steps():
     assert Slurm(accounting=False).usage_script(["7"]) is None
 
 
-def ran(attempt, job_id, begin, end, submitted_at, state=State.HALTED, usage=None):
-    """Return an attempt of a program of one's own, which started training at once."""
-    return AttemptAccount(
-        attempt, PLAN, job_id, submitted_at, status(started_at=begin), None,
-        Verdict(attempt, job_id, state, "", finished_at=end, progress=0), [],
-        usage or Usage(submitted_at, begin, end),
-    )  # fmt: skip
-
-
 def test_both_runs_of_a_job_that_slurm_ran_again_are_counted():
     """Accounting knows the last run only."""
     last = Usage(900.0, 2000.0, 2500.0)
-    runs = [ran(1, "7", 1000.0, 1500.0, 900.0, usage=last),
-            ran(2, "7", 2001.0, 2500.0, 900.0, usage=last)]  # fmt: skip
+    runs = [
+        AttemptAccount(
+            attempt, PLAN, "7", 900.0, status(started_at=begin), None,
+            Verdict(attempt, "7", State.HALTED, "", finished_at=end, progress=0), [], last,
+        ) for attempt, begin, end in ((1, 1000.0, 1500.0), (2, 2001.0, 2500.0))
+    ]  # fmt: skip
     found = ledger("x-1", runs, Prices(), 0.0)
     assert found.node_hours == hours(2 * (500 + 500))
     assert found.queued_h == hours(100 + 500)
@@ -187,8 +185,3 @@ def test_a_retry_that_waits_in_its_job_is_idle_and_not_starting():
     first = replace(FIRST, usage=FIRST.usage._replace(ended_at=BEGIN + 400))
     uses = ledger("x-1", [first, second], Prices(), 0.0).node_hours_by_use
     assert uses["starting"] == hours(2 * (100 + 20))
-
-
-def test_steps_after_the_last_save_of_a_halt_are_done_again():
-    short = replace(FIRST, verdict=replace(FIRST.verdict, progress=15))
-    assert ledger("x-1", [short], Prices(), 0.0).node_hours_by_use["again"] == hours(2 * 5 * 2)

@@ -24,12 +24,21 @@ def _no_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(long_files, "LONG_BYTES", 512 * 1024)
 
 
+def record_of(folder):
+    return Record("t-1", "t", "local", str(folder), str(folder), "")
+
+
+def read(folder):
+    reader = MetricsReader(record_of(folder))
+    reader.refresh(HERE)
+    return reader
+
+
 class Written:
     """A training that has measured much."""
 
     def __init__(self, folder):
         self.folder = folder
-        self.record = Record("t-1", "t", "local", str(folder), str(folder), "")
         draw = random.Random(7)
         self.spikes = set(draw.sample(range(1, LINES), 100))
         self.file = MetricsFile(folder / contract.metrics_file(1, 0))
@@ -47,9 +56,7 @@ class Written:
         return 50.0 if step in self.spikes else math.exp(-step / 5000)
 
     def read(self):
-        reader = MetricsReader(self.record)
-        reader.refresh(HERE)
-        return reader
+        return read(self.folder)
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +96,7 @@ def test_bins_hold_every_point_of_many_metrics_and_of_rare_ones(tmp_path, names,
         file.append(step, 1, {f"layer{i}/norm": float(step) for i in range(names)})
         if step % rare == 0:
             file.append(step, 1, {"validation_loss": float(step)})
-    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""))
-    reader.refresh(HERE)
+    reader = read(tmp_path)
     for key, curve in reader.run.curves.items():
         every = rare if key.group == "validation" else 1
         assert (sum(curve.points.count), curve.last) == (lines // every, lines - lines % every), key
@@ -102,8 +108,7 @@ def test_a_file_of_more_series_than_bins_can_have_is_read_whole(tmp_path, monkey
     file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
     for step in range(1, 5001):
         file.append(step, 1, {f"m{n}": float(step) for n in range(8 + (step > 4500))})
-    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""))
-    reader.refresh(HERE)
+    reader = read(tmp_path)
     assert [len(points(reader, name)) for name in ("m0", "m7", "m8")] == [5000, 5000, 500]
 
 
@@ -171,7 +176,7 @@ def test_a_file_grows_on_after_it_was_opened(tmp_path):
     before = [v for s, v in zip(loss.step_last, loss.last, strict=True)
               if LINES - 1010 <= s <= LINES - 1000]  # fmt: skip
     assert before == pytest.approx([written.loss(s) for s in range(LINES - 1010, LINES - 999)])
-    entries = [e for e in read_metrics(HERE, written.record) if not e.line.event]
+    entries = [e for e in read_metrics(HERE, record_of(tmp_path)) if not e.line.event]
     assert len([e for e in entries if "loss" in e.line.values]) == LINES - 901
 
 
@@ -182,28 +187,24 @@ def test_a_writer_that_begins_again_makes_the_bins_from_the_lines(tmp_path):
     assert sum(points(written.read(), "loss", "").count) == LINES + 199
 
 
-def test_without_bins_the_lines_are_read(tmp_path):
+def test_a_file_without_bins_such_as_a_short_one_is_read_by_its_lines(tmp_path):
     written = Written(tmp_path)
     (tmp_path / "metrics/1-0.bins").unlink()
     assert len(points(written.read(), "loss", "")) == LINES
-
-
-def test_a_short_file_has_no_bins(tmp_path):
-    file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
+    (tmp_path / "short/metrics").mkdir(parents=True)
+    short = MetricsFile(tmp_path / "short" / contract.metrics_file(1, 0))
     for step in range(100):
-        file.append(step, 1, {"loss": 1.0})
-    assert [path.name for path in (tmp_path / "metrics").iterdir()] == ["1-0.jsonl"]
+        short.append(step, 1, {"loss": 1.0})
+    assert [path.name for path in (tmp_path / "short/metrics").iterdir()] == ["1-0.jsonl"]
 
 
 def test_what_is_measured_without_a_step_or_at_the_same_one_is_shown_whole(tmp_path):
     for source, step in ((Source.NODE, lambda i: i // 30), (Source.LOG, lambda i: -1)):
-        record = Record("t-1", "t", "local", str(tmp_path), str(tmp_path), "")
         file = MetricsFile(tmp_path / contract.metrics_file(1, 0, source))
         lines = [MetricsLine(step(i), 1, 1000.0 + 10 * i, {"cpu_percent": float(i)})
                  for i in range(12_000)]  # fmt: skip
         file.add_all(lines[:11_000])
-        reader = MetricsReader(record)
-        reader.refresh(HERE)
+        reader = read(tmp_path)
         file.add_all(lines[11_000:])
         reader.refresh(HERE)
         (curve,) = [c for k, c in reader.run.curves.items() if k.source == source.value]
@@ -212,14 +213,12 @@ def test_what_is_measured_without_a_step_or_at_the_same_one_is_shown_whole(tmp_p
 
 
 def test_a_program_that_goes_back_replaces_its_own_steps(tmp_path):
-    record = Record("t-1", "t", "local", str(tmp_path), str(tmp_path), "")
     file = MetricsFile(tmp_path / contract.metrics_file(1, 0, Source.PROGRAM))
     for begin, value in ((1, 1.0), (4001, 5.0)):
         file.add_all(
             [MetricsLine(s, 1, value * 1e6 + s, {"loss": value}) for s in range(begin, 8001)]
         )
-    reader = MetricsReader(record)
-    reader.refresh(HERE)
+    reader = read(tmp_path)
     loss = points(reader, "loss")
     assert all(a < b for a, b in zip(loss.step_last, loss.step_first[1:], strict=False))
     later = [v for s, v in zip(loss.step_first, loss.last, strict=True) if s > 4001]
@@ -229,14 +228,12 @@ def test_a_program_that_goes_back_replaces_its_own_steps(tmp_path):
 
 def test_files_of_a_later_attempt_wait_for_those_before(tmp_path, monkeypatch):
     monkeypatch.setattr("dlctl.outputs.metrics.files._LOOK_BYTES", 4096)
-    record = Record("t-1", "t", "local", str(tmp_path), str(tmp_path), "")
     (tmp_path / "metrics").mkdir()
     for attempt, first in ((1, 1), (2, 901)):
         path = tmp_path / contract.metrics_file(attempt, 0)
         lines = [MetricsLine(s, 1, None, {"loss": attempt}) for s in range(first, first + 1000)]
         path.write_bytes(b"".join(line.encode() for line in lines))
-    reader = MetricsReader(record)
-    reader.refresh(HERE)
+    reader = read(tmp_path)
     assert not reader.run.out_of_order
     values = dict(reader.run.named("loss")[0].values())
     assert (len(values), values[900], values[901]) == (1900, 1.0, 2.0)

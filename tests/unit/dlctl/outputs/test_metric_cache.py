@@ -1,6 +1,7 @@
-"""What was read of a training is kept on this machine, and opens without its site."""
+"""The metrics of a training are kept on this machine, and open without its site."""
 
 import os
+import shutil
 import stat
 import zlib
 from pathlib import Path
@@ -80,6 +81,7 @@ def test_a_training_opens_without_its_site(record):
     with pytest.raises(ConnectionLost):
         again.refresh(Counting(fails_after=0))
     assert len(losses(again)) == 100
+    assert Training(record).metrics.run.last_step == 100, "a watch begins with it"
 
 
 @pytest.mark.slow
@@ -151,7 +153,7 @@ def test_a_file_that_is_another_one_is_read_anew(record, last):
     assert losses(MetricsReader(record)) == known
 
 
-@pytest.mark.parametrize("how", ["cut", "noise", "empty", "version", "other job"])
+@pytest.mark.parametrize("how", ["cut", "noise", "empty", "version", "other job", "no folder"])
 def test_what_cannot_be_used_is_dropped_silently(record, folder, monkeypatch, how):
     write(record, 1, 101)
     read(record)
@@ -159,6 +161,9 @@ def test_what_cannot_be_used_is_dropped_silently(record, folder, monkeypatch, ho
     whole = path.read_bytes()
     if how == "version":
         monkeypatch.setattr("dlctl.outputs.metrics.cache._VERSION", 0)
+    elif how == "no folder":
+        shutil.rmtree(folder.parents[1])
+        folder.parents[1].write_text("a file is no folder")
     elif how == "other job":
         packed = zlib.decompress(whole).replace(record.job_dir.encode(), b"/elsewhere", 1)
         path.write_bytes(zlib.compress(packed))
@@ -186,12 +191,6 @@ def test_the_cache_is_private_and_the_oldest_go_first(record, folder, monkeypatc
     assert [path.name for path in folder.iterdir()] == ["old.metrics"]
 
 
-def test_a_home_that_cannot_be_written_changes_nothing(record, tmp_path, monkeypatch):
-    (tmp_path / "cache").write_text("a file is no folder")
-    write(record, 1, 101)
-    assert len(losses(read(record))) == 100
-
-
 @pytest.mark.slow
 def test_lines_of_a_long_watch_do_not_fill_the_memory(record, monkeypatch):
     """Once they are many, the file is opened anew by its bins."""
@@ -214,7 +213,7 @@ def test_lines_of_a_long_watch_do_not_fill_the_memory(record, monkeypatch):
 def test_a_connection_that_breaks_between_two_reads_leaves_no_gap(
     record, monkeypatch, breaks_after
 ):
-    """What a look has read counts, although the look did not come to its end."""
+    """The lines that a look has read count, although the look did not come to its end."""
     monkeypatch.setattr("dlctl.outputs.metrics.files._LOOK_BYTES", 40_000)
     file = MetricsFile(path_of(record))
     file.add_all([make_line(s, 1, 1000.0 + s, {"loss": 1 / s}) for s in range(1, 20_001)])
@@ -237,9 +236,3 @@ def test_the_lines_where_attempts_meet_are_kept(record):
     site = Counting()
     again = read(record, site)
     assert again.run.named("loss")[0].points == known and site.sent_bytes < 5000
-
-
-def test_a_watched_training_begins_with_the_cache(record):
-    write(record, 1, 101)
-    read(record)
-    assert Training(record).metrics.run.last_step == 100

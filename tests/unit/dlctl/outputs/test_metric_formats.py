@@ -1,4 +1,4 @@
-"""What `dlctl metrics` writes is read by the programs that it is for."""
+"""The files of `dlctl metrics` are read by the programs that they are for."""
 
 import csv
 import io
@@ -47,6 +47,9 @@ def test_csv_holds_every_value_in_a_row():
         ("", "cpu_percent", "20", "50.0"), ("", "note", "20", "warm"),
     ]  # fmt: skip
     assert found[5]["learner"] == "1"
+    values = {f"name {i}": float(i) for i in range(20_000)}
+    many = [Entry(LOOP, MetricsLine(1, 1, 1.0, values))]
+    assert sum(1 for _ in rows("t-1", many)) == 20_000
 
 
 def test_rows_of_a_growing_list_arrive_at_once_in_a_pipe():
@@ -151,20 +154,15 @@ def test_the_table_tells_the_newest_and_the_best():
     assert table["loss"] == ["nan", "2.5", "10", "2", "10 to 20"]
     assert table["learner 1: cpu_percent"] == ["50 %", "-", "-", "1", "20 to 20"]
     assert summary([]) == []
-
-
-def test_what_a_node_measures_has_its_maximum_in_place_of_a_best_value():
-    lines = [(1, 50.0, 90.0), (2, 40.0, 80.0)]
-    found = summary(merge([
-        (NODE, MetricsLine(step, 1, step, {"cpu_percent": mean, "cpu_percent_max": most}))
-        for step, mean, most in lines
-    ]))  # fmt: skip
-    assert found == [["learner 1: cpu_percent", "40 %", "max 90 %", "1", "2", "1 to 2"]]
-
-
-def test_a_name_of_thousands_of_characters_leaves_room_for_its_values():
     long = merge([(LOOP, MetricsLine(1, 1, 1.0, {"n" * 3000: 1.0}))])
-    assert summary(long)[0][0] == "n" * 99 + "…"
+    assert summary(long)[0][0] == "n" * 99 + "…", "its values have room"
+    of_a_node = [
+        (NODE, MetricsLine(step, 1, step, {"cpu_percent": mean, "cpu_percent_max": most}))
+        for step, mean, most in [(1, 50.0, 90.0), (2, 40.0, 80.0)]
+    ]
+    assert summary(merge(of_a_node)) == [
+        ["learner 1: cpu_percent", "40 %", "max 90 %", "1", "2", "1 to 2"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -209,9 +207,3 @@ def test_a_node_is_idle_if_none_of_its_learners_is_busy():
             run.add(Origin(1, rank, Source.NODE), line)
     found = idle_nodes("t-1", run, {0: "n1", 1: "n1", 2: "n2", 3: "n2", 4: "n3"})
     assert [(node.host, node.busy_percent) for node in found] == [("n2", 2.0)]
-
-
-def test_a_million_names_are_a_list_like_any_other():
-    values = {f"name {i}": float(i) for i in range(20_000)}
-    entries = [Entry(LOOP, MetricsLine(1, 1, 1.0, values))]
-    assert sum(1 for _ in rows("t-1", entries)) == 20_000

@@ -91,13 +91,23 @@ def test_a_site_of_one_machine_refuses_two_nodes():
     assert place(make_manifest(nodes=1, learners=9), local, MACHINE).learners_per_node == [9]
 
 
-def test_a_refusal_has_a_reason_for_each_partition():
-    with pytest.raises(PlanError) as refused:
-        plan_of(site=SITE, cpus=32, gpus=8, memory="100GiB", time="2h")
-    said = refused.value.message
-    assert "small: a learner needs 32 CPUs, a node has 4; a learner needs 100GiB" in said
-    assert "big: a learner needs 32 CPUs, a node has 16" in said
-    assert "needs 8 GPUs, a node has 4" in said
+CONTAINER = "{python: /usr/bin/python3, container: [apptainer, exec, a.sif]}"
+
+
+@pytest.mark.parametrize(("site", "asked", "said", "hint"), [
+    (SITE, {"cpus": 32, "gpus": 8, "memory": "100GiB", "time": "2h"},
+     r"(?s)big: a learner needs 32 CPUs, a node has 16.*needs 8 GPUs, a node has 4"
+     r".*small: a learner needs 32 CPUs, a node has 4; a learner needs 100GiB", ""),
+    (SITE, {"set": ("scheduler.partition=bigg",)}, "no partition 'bigg'; did you mean 'big'", ""),
+    (make_site(more="partitions: {a: {}}"), {"gpus": 1}, "needs 1 GPU, a node has 0", ""),
+    (make_site(environment="{}"), {}, "no Python for its nodes yet", "dlctl sites setup testbed"),
+    (make_site(environment=CONTAINER), {"set": ("requirements=[boto3]",)},
+     "in a container, to which `requirements` can't be", "--set requirements=[]"),
+])  # fmt: skip
+def test_what_a_site_can_not_give_is_refused_with_each_reason(site, asked, said, hint):
+    with pytest.raises(PlanError, match=said) as refused:
+        plan_of(site=site, **asked)
+    assert hint in (refused.value.hint or "")
     assert refused.value.exit_code == 5
 
 
@@ -110,15 +120,6 @@ def test_a_job_of_n_nodes_fails_n_times_as_often_as_one(more, mtbf_s):
     plan = plan_of(site=make_site(more=TWO + more), learners=6, gpus=2)
     assert plan.resources.nodes == 3
     assert plan.checkpoint.mtbf_s == mtbf_s
-
-
-def test_an_unknown_partition_names_the_closest():
-    with pytest.raises(PlanError, match="no partition 'bigg'; did you mean 'big'"):
-        plan_of(site=SITE, set=("scheduler.partition=bigg",))
-
-
-def test_where_nothing_is_known_nothing_is_refused():
-    assert plan_of(learners=1000, gpus=8).resources.learners == 1000
 
 
 MACHINE = Partition(cpus_per_node=2, memory_per_node="8GiB", gpus_per_node=1)
@@ -142,11 +143,7 @@ def test_one_machine_refuses_what_it_does_not_have(asked, reason):
 def test_learners_may_share_the_cpus_of_one_machine():
     placed = place(make_manifest(learners=50, cpus=2, memory="100MiB"), make_site(), MACHINE)
     assert (placed.partition, placed.learners_per_node) == (None, [50])
-
-
-def test_one_gpu_is_one():
-    with pytest.raises(PlanError, match="needs 1 GPU, a node has 0"):
-        place(make_manifest(gpus=1), make_site(more="partitions: {a: {}}"))
+    assert plan_of(learners=1000, gpus=8).resources.learners == 1000, "nothing is known"
 
 
 def test_numbers_are_decided_once():
@@ -184,23 +181,13 @@ def test_the_manifest_comes_before_the_site():
     assert (batch.account, batch.qos, batch.extra) == ("mine", "low", ["--nice=1", "--exclusive"])
 
 
-def test_a_site_without_python_is_refused():
-    with pytest.raises(PlanError, match="no Python for its nodes yet") as refused:
-        plan_of(site=make_site(environment="{}"))
-    assert "dlctl sites setup testbed" in refused.value.hint
-
-
-def test_auto_is_the_python_that_runs_dlctl():
-    site = make_site(environment="{python: auto}")
-    assert plan_of(site=site).environment.python == "/me/python"
-
-
 def test_requirements_have_an_environment_for_each_list_and_each_python():
     text = MANIFEST + "requirements: [boto3]\n"
     plan = plan_of(text)
     assert plan.environment.site_python == "/opt/py/bin/python"
     assert re.fullmatch(r"/data/dl/environments/[0-9a-f]{32}/bin/python", plan.environment.python)
     auto = make_site(environment="{python: auto}")
+    assert plan_of(site=auto).environment.python == "/me/python"
     pythons = {
         plan_of(asked, site).environment.python
         for asked in (text, MANIFEST + "requirements: [boto3, rich]\n")
@@ -212,13 +199,6 @@ def test_requirements_have_an_environment_for_each_list_and_each_python():
     assert plan_of(MANIFEST).environment.site_python is None
     stored_before = plan_of(MANIFEST + "requirements: [-r r.txt]\n").environment
     assert (stored_before.python, stored_before.site_python) == ("/opt/py/bin/python", None)
-
-
-def test_a_container_can_not_get_requirements():
-    site = make_site(environment="{python: /usr/bin/python3, container: [apptainer, exec, a.sif]}")
-    with pytest.raises(PlanError, match="in a container, to which `requirements` can't be") as no:
-        plan_of(MANIFEST + "requirements: [boto3]\n", site)
-    assert "--set requirements=[]" in no.value.hint
 
 
 def test_a_plan_names_where_a_secret_is_and_never_holds_it():
@@ -297,21 +277,19 @@ def test_shards_go_round_the_nodes(shards, homes):
     assert plan_of(text, site=SITE, learners=5, cpus=8).parameter_server.shard_nodes == homes
 
 
-def test_a_training_that_is_longer_than_a_partition_takes_a_chain_of_jobs():
-    limits = "partitions:\n  day: {nodes: 9, max_time: 4h}\n  hour: {nodes: 9, max_time: 1h}\n"
-    plan = plan_of(site=make_site(more=limits), time="14d")
-    assert (plan.batch.partition, plan.resources.time_s) == ("day", 4 * 3600)
-    assert plan.lifecycle.total_time_s == 14 * 86400
-    assert plan.lifecycle.links == 85  # each loses two minutes for saving, and ten seconds to start
-    short = plan_of(site=make_site(more=limits), time="30m")
-    assert (short.batch.partition, short.resources.time_s, short.lifecycle.links) == (
-        "day",
-        1800,
-        1,
-    )
-
-
-def test_a_partition_in_which_one_job_is_enough_comes_first():
-    limits = "partitions:\n  a: {nodes: 9, max_time: 1h, default: true}\n  b: {max_time: 7d}\n"
-    assert plan_of(site=make_site(more=limits), time="2d").batch.partition == "b"
-    assert plan_of(site=make_site(more=limits), time="30m").batch.partition == "a"
+@pytest.mark.parametrize(("partitions", "time", "partition", "time_s", "links"), [
+    # Each link loses two minutes for saving, and ten seconds to start.
+    ("day: {nodes: 9, max_time: 4h}, hour: {nodes: 9, max_time: 1h}", "14d", "day", 4 * 3600, 85),
+    ("day: {nodes: 9, max_time: 4h}, hour: {nodes: 9, max_time: 1h}", "30m", "day", 1800, 1),
+    # A partition in which one job is enough comes first.
+    ("a: {nodes: 9, max_time: 1h, default: true}, b: {max_time: 7d}", "2d", "b", 2 * 86400, 1),
+    ("a: {nodes: 9, max_time: 1h, default: true}, b: {max_time: 7d}", "30m", "a", 1800, 1),
+])  # fmt: skip
+def test_a_training_that_is_longer_than_a_partition_takes_a_chain_of_jobs(
+    partitions, time, partition, time_s, links
+):
+    plan = plan_of(site=make_site(more=f"partitions: {{{partitions}}}\n"), time=time)
+    assert (plan.batch.partition, plan.resources.time_s) == (partition, time_s)
+    assert plan.lifecycle.links == links
+    if time == "14d":
+        assert plan.lifecycle.total_time_s == 14 * 86400

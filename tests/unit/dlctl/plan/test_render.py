@@ -33,10 +33,7 @@ def test_with_a_parameter_server_the_loss_of_a_node_does_not_end_the_job():
     options = sbatch_options(plan)
     assert options[-3:] == ["--requeue", "--no-kill", "--open-mode=append"]
     assert "--no-kill" not in sbatch_options(plan_of(learners=2))
-
-
-def test_memory_is_rounded_up():
-    assert "--mem=954M" in sbatch_options(plan_of(memory="1GB"))
+    assert "--mem=954M" in sbatch_options(plan_of(memory="1GB")), "it is rounded up"
 
 
 @pytest.mark.parametrize("place", ["partition", "constraint", "gres", "extra"])
@@ -115,8 +112,8 @@ def test_a_second_job_of_the_attempt_does_nothing(tmp_path):
 
 def test_a_job_that_was_requeued_goes_on_after_its_newest_attempt(tmp_path):
     job = Job(tmp_path)
-    job.run("7")
-    assert job.run("7", SLURM_RESTART_COUNT="1").returncode == 0
+    for count in "01":
+        assert job.run("7", SLURM_RESTART_COUNT=count).returncode == 0
     begin_next(job, "7")
     assert job.run("7", SLURM_RESTART_COUNT="2").returncode == 0
     assert job.ran() == ["digits-abcdefgh 1", "digits-abcdefgh 1 requeued",
@@ -204,30 +201,19 @@ def test_a_job_that_runs_again_and_can_t_begin_leaves_the_verdict_alone(tmp_path
 
 
 def test_the_scripts_verdict_is_json_whatever_it_contains(tmp_path):
-    job = Job(tmp_path)
-    environment = replace(job.plan.environment, python='/no "py"\\\t\x01\néthon')
-    assert job.run(plan=replace(job.plan, environment=environment)).returncode == 1
-    assert '/no "py"\\   éthon' in job.verdict().reason
-
-
-def test_a_module_that_is_missing_is_a_verdict(tmp_path):
-    job = Job(tmp_path, modules=["open mpi's"])
-    end = job.run(**{"BASH_FUNC_module%%": "() { return 1; }"})
-    assert end.returncode == 1
-    assert "the module open mpi's cannot be loaded" in job.verdict().reason
-
-
-def test_setup_may_read_variables_that_nobody_set(tmp_path):
-    job = Job(tmp_path, setup=['PS1="$CONDA_IS_NOT_SET$PS1"'])
-    assert job.run().returncode == 0
+    job = Job(tmp_path, modules=["open mpi's"], setup=['PS1="$CONDA_IS_NOT_SET$PS1"'])
+    loaded = {"BASH_FUNC_module%%": "() { return 0; }"}
+    assert job.run(**loaded).returncode == 0, "setup may read variables that nobody set"
     assert len(job.ran()) == 1
-
-
-def test_a_runtime_that_is_gone_is_a_verdict(tmp_path):
-    job = Job(tmp_path)
-    job.runtime.rename(job.root / "purged")
-    assert job.run().returncode == 1
-    assert job.verdict().hint == "run: dlctl resume digits-abcdefgh"
+    for harmed, env, said in (
+        (job.plan, {"BASH_FUNC_module%%": "() { return 1; }"},
+         "the module open mpi's cannot be loaded"),
+        (replace(job.plan, environment=replace(
+            job.plan.environment, python='/no "py"\\\t\x01\néthon')), loaded, '/no "py"\\   éthon'),
+    ):  # fmt: skip
+        (job.dir / contract.claim(1)).unlink()
+        assert job.run(plan=harmed, **env).returncode == 1
+        assert said in job.verdict().reason
 
 
 def test_a_runtime_that_was_changed_or_purged_in_part_does_not_run(tmp_path):
@@ -247,6 +233,10 @@ def test_a_runtime_that_was_changed_or_purged_in_part_does_not_run(tmp_path):
     index.write_text("")
     assert job.run().returncode == 1
     assert ".dlctl-index: FAILED" in job.verdict().reason
+    (job.dir / contract.claim(1)).unlink()
+    job.runtime.rename(job.root / "purged")
+    assert job.run().returncode == 1
+    assert job.verdict().hint == "run: dlctl resume digits-abcdefgh"
     assert job.ran() == []
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from login_side import make_record
+from made_past import past
 
 from dlctl.contract import Amount, Made, OutputPlace, State
 from dlctl.errors import RecordError
-from dlctl.record import FETCHED, RecordStore, batches, file, state_directory
+from dlctl.record import FETCHED, RecordStore, batches, file, state_directory, used
 
 
 @pytest.fixture
@@ -24,17 +25,14 @@ def store(tmp_path):
     return RecordStore(tmp_path / "record.db")
 
 
-def test_a_record_comes_back_whole(store):
+@pytest.mark.parametrize("folder", ["/home/me/t", "/home/me/caf\udce9"])
+def test_a_record_comes_back_whole(store, folder):
+    """SQLite takes no text that is not UTF-8: `dlctl submit` ended with an internal error."""
     record = make_record(reason="weird: ' \" \n ; DROP TABLE trainings", state=State.HALTED,
-                         attempt=3, job_id="77", seen_at=1.5, stale_since=2.5)  # fmt: skip
+                         attempt=3, job_id="77", seen_at=1.5, stale_since=2.5, folder=folder,
+                         manifest_path=f"{folder}/m.yml")  # fmt: skip
     store.add(record)
     assert store.all() == [record]
-
-
-def test_a_folder_whose_name_is_no_text_comes_back_whole(store):
-    """SQLite takes no such text: `dlctl submit` ended with an internal error."""
-    record = make_record(folder="/home/me/caf\udce9", manifest_path="/home/me/caf\udce9/m.yml")
-    store.add(record)
     store.update(record := replace(record, state=State.TRAINING))
     assert store.all() == [record]
 
@@ -50,25 +48,15 @@ def test_a_poll_that_began_before_keeps_the_words_that_the_user_gave_since(store
     assert known.state is State.TRAINING
 
 
-def test_an_id_is_there_once(store):
-    store.add(make_record())
-    with pytest.raises(RecordError, match="can't be used"):
-        store.add(make_record())
-
-
-def test_a_late_poll_of_an_older_attempt_overwrites_nothing(store):
+def test_a_late_poll_overwrites_no_later_attempt_and_brings_nothing_back(store):
     old = make_record(attempt=1, state=State.TRAINING)
     store.add(old)
     new = replace(old, attempt=2, state=State.PENDING, job_id="8")
     store.update(new)
     store.update(replace(old, state=State.FAILED))
     assert store.all() == [new]
-
-
-def test_an_update_of_a_deleted_training_does_not_bring_it_back(store):
-    store.add(make_record())
     store.remove("t-1")
-    store.update(make_record(state=State.COMPLETED))
+    store.update(replace(new, state=State.COMPLETED))
     assert store.all() == []
 
 
@@ -124,16 +112,17 @@ def test_what_has_not_changed_is_not_decoded_again(store):
     assert (after[1].epoch, after[1].tags) == (3, ["new"])
 
 
-def test_the_folder_is_private(tmp_path, monkeypatch):
+def test_the_folder_is_private_and_lies_where_the_user_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert state_directory() == tmp_path / ".local/state/dlctl"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert stat.S_IMODE(state_directory().stat().st_mode) == 0o700
     assert RecordStore().path == tmp_path / "state/dlctl/record.db"
-
-
-def test_a_relative_state_home_is_ignored(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert state_directory() == tmp_path / ".local/state/dlctl"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(RecordError, match="can't be created"):
+        RecordStore()
 
 
 def test_several_at_once_lose_nothing(store):
@@ -156,17 +145,14 @@ def changed(path):
 
 
 def test_reading_neither_waits_for_a_lock_nor_writes(store, monkeypatch):
+    assert store.all() == []
+    assert not store.path.exists()
     monkeypatch.setattr(file, "_READ_PATIENCE_S", 0.1)
     store.add(make_record())
     before = store.path.read_bytes()
     with changed(store.path):
         assert [r.training_id for r in store.all()] == ["t-1"]
     assert store.path.read_bytes() == before
-
-
-def test_without_a_file_nothing_is_known_and_none_is_made(store):
-    assert store.all() == []
-    assert not store.path.exists()
 
 
 def test_a_full_disk_does_not_keep_anyone_from_reading(store):
@@ -180,23 +166,16 @@ def test_a_full_disk_does_not_keep_anyone_from_reading(store):
     subprocess.run([sys.executable, "-c", program, store.path], check=True)
 
 
-def test_what_a_site_did_is_no_error_where_it_cannot_be_written(store, monkeypatch):
-    store.add(make_record())
+def test_what_cannot_be_written_is_told_and_known_all_the_same(store, monkeypatch):
     told = []
-    monkeypatch.setattr(file, "_WRITE_PATIENCE_S", 0.1)
-    with changed(store.path):
-        RecordStore(store.path, told.append).update(make_record(state=State.COMPLETED))
-    assert told == [f"the local record {store.path} can't be used: database is locked; "
-                    "what is known is not written down"]  # fmt: skip
-
-
-def test_what_cannot_be_written_is_known_all_the_same(store, monkeypatch):
     store.add(make_record(), make_record(training_id="t-2"))
-    mine = RecordStore(store.path)
+    mine = RecordStore(store.path, told.append)
     monkeypatch.setattr(file, "_WRITE_PATIENCE_S", 0.1)
     with changed(store.path):
         mine.update(make_record(state=State.FAILED, seen_at=2.0), make_record(training_id="t-2"))
         assert [r.state for r in mine.all()] == [State.FAILED, State.QUEUED]
+    assert told == [f"the local record {store.path} can't be used: database is locked; "
+                    "what is known is not written down"]  # fmt: skip
     store.remove("t-2")
     store.tag(store.all(), lambda tags: [*tags, "new"])
     assert [(r.state, r.tags) for r in mine.all()] == [(State.FAILED, ["new"])]
@@ -266,7 +245,7 @@ def test_a_folder_in_the_place_of_the_file_is_said(store):
         assert caught.value.hint == "a folder is in the file's place: move it away"
 
 
-def test_a_lock_that_is_held_for_a_while_is_waited_for(store):
+def test_a_lock_that_is_held_for_a_while_is_waited_for_and_an_id_is_there_once(store):
     store.add(make_record())
     held = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
     held.execute("BEGIN EXCLUSIVE")
@@ -275,6 +254,8 @@ def test_a_lock_that_is_held_for_a_while_is_waited_for(store):
     store.add(make_record(training_id="t-2"))
     release.join()
     held.close()
+    with pytest.raises(RecordError, match="can't be used"):
+        store.add(make_record())
     assert [r.training_id for r in store.all()] == ["t-1", "t-2"]
 
 
@@ -342,13 +323,6 @@ def test_what_was_fetched_stays_fetched(store):
     assert not any(map(replace(known, attempt=2).was_fetched, FETCHED))
 
 
-def test_a_state_folder_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(RecordError, match="can't be created"):
-        RecordStore()
-
-
 def test_a_submission_whose_lock_can_not_be_made_says_why(store, monkeypatch):
     monkeypatch.setattr(batches, "_lock_file", lambda *_: Path("/proc/none/submitting-1"))
     with pytest.raises(RecordError, match="can't be made: unable to open database file") as caught:
@@ -371,3 +345,22 @@ def test_a_submission_that_ends_while_the_next_one_looks_disturbs_nobody(store, 
     monkeypatch.setattr(batches, "_rows", lambda _: rows)
     monkeypatch.setattr(sqlite3, "connect", late)
     assert batches.broken_off(store, "command") is None
+
+
+def test_of_what_attempts_have_used_the_newest_is_kept(store, monkeypatch):
+    monkeypatch.setattr(used, "_MOST", 3)
+    assert used.known(store) == []
+    for number in range(5):
+        used.keep(store, [past(number)])
+    used.keep(store, [past(3, state="FAILED")])
+    known = [(each.training_id, each.state) for each in used.known(store)]
+    assert known == [("digits-2", "COMPLETED"), ("digits-3", "FAILED"), ("digits-4", "COMPLETED")]
+
+
+def test_a_use_that_nobody_understands_is_left_out(store):
+    used.keep(store, [past(1)])
+    store.change(lambda connection: connection.execute(
+        "INSERT INTO used VALUES ('t-2.1', '', '', 'x'), ('t-3.1', '', '', '{}')"))  # fmt: skip
+    assert [each.training_id for each in used.known(store)] == ["digits-1"]
+    store.path.write_bytes(b"no database")
+    assert used.known(store) == []

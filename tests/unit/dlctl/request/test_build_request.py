@@ -35,16 +35,20 @@ def test_a_literal_credential_is_sent_as_a_secret_only(tmp_path):
         assert SECRET not in text
 
 
-@pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_no_other_name_of_the_manifest_is_sent(tmp_path, link, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("")
-    (tmp_path / "real.yml").write_text(
-        f"name: a\nframework: {{name: pytorch, job: train.py}}\nenv: {{API_TOKEN: {SECRET}}}\n"
-    )
-    link("real.yml", "manifest.yml")
-    for name in ("real.yml", "manifest.yml"):
-        assert paths(prepare(tmp_path / name, Overrides(), make_site())) == ["train.py"]
+@pytest.mark.parametrize("is_symbolic", [True, False])
+def test_no_other_name_of_the_manifest_is_sent(tmp_path, is_symbolic):
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    for path in (folder, elsewhere):
+        path.mkdir()
+    prepared(folder, f"{{API_TOKEN: {SECRET}}}", "real.yml")
+    names = [folder / "real.yml", folder / "manifest.yml", elsewhere / "my.yml"]
+    for name in names[1:]:
+        if is_symbolic:
+            name.symlink_to(os.path.relpath(names[0], name.parent))
+        else:
+            os.link(names[0], name)
+    for name in names if is_symbolic else names[:2]:
+        assert paths(prepare(name, Overrides(), make_site())) == ["train.py"]
 
 
 def test_a_home_folder_is_sent_without_dlctls_own_folders(tmp_path, monkeypatch):
@@ -59,15 +63,6 @@ def test_a_home_folder_is_sent_without_dlctls_own_folders(tmp_path, monkeypatch)
     site = make_site(transport={"kind": "local"}, root=str(tmp_path / "mine"))
     sent = prepare(tmp_path / "manifest.yml", Overrides(), site)
     assert paths(sent) == [".local/share/other/z", "lib/dlctl/w", "train.py"]
-
-
-def test_a_link_from_elsewhere_sends_no_manifest(tmp_path):
-    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
-    folder.mkdir()
-    elsewhere.mkdir()
-    prepared(folder, f"{{API_TOKEN: {SECRET}}}")
-    (elsewhere / "my.yml").symlink_to(folder / "manifest.yml")
-    assert paths(prepare(elsewhere / "my.yml", Overrides(), make_site())) == ["train.py"]
 
 
 def test_a_variable_of_the_shell(tmp_path, monkeypatch):
@@ -112,26 +107,21 @@ def test_a_folder_that_was_moved_is_not_taken_for_one_to_create(tmp_path):
     assert "put the folder back" in missing.value.hint
 
 
-def test_a_job_file_that_is_excluded_is_an_error(tmp_path):
-    (tmp_path / "m.yml").write_text("name: a\nframework: {name: pytorch, job: train.py}\n")
+def test_files_that_are_absent_or_excluded_are_an_error(tmp_path):
+    manifest = tmp_path / "m.yml"
+    manifest.write_text("name: a\nframework: {name: pytorch, job: train.py}\n")
     with pytest.raises(ManifestError, match="train.py does not exist"):
-        prepare(tmp_path / "m.yml", Overrides(), make_site())
+        prepare(manifest, Overrides(), make_site())
     (tmp_path / "train.py").write_text("")
     (tmp_path / ".gitignore").write_text("*.py\n")
     with pytest.raises(ManifestError, match="is excluded by .gitignore"):
-        prepare(tmp_path / "m.yml", Overrides(), make_site())
-
-
-def test_weights_that_are_excluded_are_an_error(tmp_path):
-    (tmp_path / "train.py").touch()
+        prepare(manifest, Overrides(), make_site())
+    (tmp_path / ".gitignore").unlink()
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "model.pt").touch()
-    (tmp_path / "m.yml").write_text(
-        "name: a\nframework:\n  name: torch\n  job: train.py\n"
-        "  arguments: {weights: results/model.pt}\n"
-    )
+    (tmp_path / "results/model.pt").touch()
+    weights = Overrides(set=("framework.arguments.weights=results/model.pt",))
     with pytest.raises(ManifestError, match="weights: results/model.pt is excluded"):
-        prepare(tmp_path / "m.yml", Overrides(), make_site())
+        prepare(manifest, weights, make_site())
 
 
 def test_a_request_that_lacks_a_convenience_says_so(tmp_path):

@@ -1,4 +1,4 @@
-"""What is left out is what git ignores, however odd a pattern is."""
+"""dlctl leaves out what git ignores, however odd a pattern is."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WHOLE = [
         ("\ufeff# no\n?", ["a"], ["ä", "aa"]),
     ],
 )
-def test_a_pattern_means_what_it_means_to_git(lines: str, ignored: list[str], kept: list[str]):
+def test_a_pattern_means_what_it_means_to_git(lines, ignored, kept):
     def is_ignored(path: str) -> bool:
         fitting = [each for each in parse(lines.encode()) if each.matches(os.fsencode(path), False)]
         return bool(fitting) and not fitting[-1].is_allowing
@@ -61,7 +61,7 @@ def test_a_pattern_means_what_it_means_to_git(lines: str, ignored: list[str], ke
 @pytest.mark.parametrize(
     ("first", "count"), [(0, 40), pytest.param(40, 400, marks=pytest.mark.slow)]
 )
-def test_random_trees_are_read_as_git_reads_them(tmp_path, monkeypatch, first: int, count: int):
+def test_random_trees_are_read_as_git_reads_them(tmp_path, monkeypatch, first, count):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
     for seed in range(first, first + count):

@@ -1,4 +1,4 @@
-"""What is not sent is said: how much, by which rule, and whether the program names it."""
+"""dlctl tells what it does not send: how much, by which rule, and whether the program names it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlctl.sites.files import load_site
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Return a folder whose ignore files leave out data and weights."""
     made = {
         ".gitignore": "/logs\n# big\n/data/\n", ".dlctlignore": "notes.md\n",
@@ -41,6 +41,8 @@ def warnings(folder: Path, **files: str) -> list[str]:
     for name, text in files.items():
         (folder / {"train": "train.py", "manifest": "manifest.yml"}[name]).write_text(text)
     request = prepare(folder / "manifest.yml", Overrides(), load_site("local"))
+    paths = [each.path for each in request.plan.left_out]
+    assert len(paths) == len({*paths})
     return [each for each in request.plan.not_in_this_version if "not sent" in each]
 
 
@@ -50,11 +52,6 @@ def test_the_sentence_has_the_rule_the_largest_file_and_how_many_more(folder):
         "by .dlctlignore:1: notes.md (20 B); by lib/.gitignore:1: lib/w[1].bin (1 B); "
         "by 1 more rule (--files lists all)"
     )
-
-
-def test_nothing_left_out_is_no_word(tmp_path):
-    (tmp_path / "train.py").touch()
-    assert left_out.summary(collect(tmp_path)) == "1 file, 0 B"
 
 
 def test_a_rule_above_the_folder_is_named(folder):
@@ -124,23 +121,18 @@ def test_what_is_no_path_to_read_is_no_warning(folder, line):
 
 
 def test_a_manifest_that_names_it_is_told(folder):
-    (told,) = warnings(
-        folder,
-        manifest="name: a\nframework: {name: pytorch, command: python train.py --data data}\n",
-    )
+    head = "name: a\nframework: {name: pytorch, command: python train.py"
+    (told,) = warnings(folder, manifest=f"{head} --data data}}\n")
     assert told == (
         "framework.command:1 names data, which is not sent: .gitignore:3 leaves it out. To send it,"
         " add the line !/data/ to .dlctlignore, or put it into a data store."
     )
-
-
-def test_with_a_data_store_a_bare_name_may_be_in_it(folder):
     store = (
         "data_stores: [{id: s, type: mount_volume, connection: {path: /x}, "
         "training_data: {container: x}}]\n"
     )
-    manifest = (folder / "manifest.yml").read_text() + store
-    assert warnings(folder, train="open(D / 'x.txt')\n", manifest=manifest) == []
+    in_a_store = f"{head}}}\n{store}"
+    assert warnings(folder, train="open(D / 'x.txt')\n", manifest=in_a_store) == []
 
 
 def test_a_needed_file_that_is_excluded_is_refused_with_the_line_that_sends_it(folder):
@@ -152,7 +144,9 @@ def test_a_needed_file_that_is_excluded_is_refused_with_the_line_that_sends_it(f
     assert caught.value.hint == "add the line !/net.py to lib/.dlctlignore, or move the file"
 
 
-def test_the_line_that_is_named_sends_it(folder):
+def test_the_plan_holds_it_for_the_node_and_the_line_that_is_named_sends_it(folder):
+    plan = prepare(folder / "manifest.yml", Overrides(), load_site("local")).plan
+    assert LeftOut("data/", ".gitignore:3", has_modules=True) in plan.left_out
     for each in left_out.for_plan(collect(folder).left_out):
         if each.rule != "dlctl":
             file, line = allowing_line(each)
@@ -183,16 +177,7 @@ def test_a_log_names_what_was_not_sent(line, path):
     left = [LeftOut("data/", ".gitignore:3", has_modules=True), LeftOut("w.pkl", "a:1")]
     found = missed(["start", line], [*left, LeftOut("wandb/", "a:2")])
     assert (found and found[0]) == path
-
-
-def test_words_of_a_line_that_may_be_paths():
     assert list(named_paths("cp a data/b $X/c", is_shell=True)) == ["cp", "a", "data/b"]
-
-
-def test_the_plan_holds_it_for_the_node(folder):
-    plan = prepare(folder / "manifest.yml", Overrides(), load_site("local")).plan
-    assert LeftOut("data/", ".gitignore:3", has_modules=True) in plan.left_out
-    assert len({each.path for each in plan.left_out}) == len(plan.left_out)
 
 
 def test_the_commands_say_it(dlctl, folder, xdg):
@@ -205,7 +190,11 @@ def test_the_commands_say_it(dlctl, folder, xdg):
     assert {"path": "notes.md", "size_bytes": 20, "left_out_by": ".dlctlignore:1"} in listed
 
 
-def test_what_init_writes_for_editors_is_neither_sent_nor_told(tmp_path):
+def test_nothing_left_out_is_no_word_nor_is_what_init_writes_for_editors(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/train.py").touch()
+    assert left_out.summary(collect(tmp_path / "mine")) == "1 file, 0 B"
+    (tmp_path / "mine/train.py").unlink()
     scaffold(tmp_path)
     assert left_out.summary(collect(tmp_path)).startswith("3 files, ")
     assert "left out" not in left_out.summary(collect(tmp_path))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import runpy
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from dlctl.manifest.load import load_manifest, parse_manifest
 from dlctl.request.scaffold import _texts, scaffold
 
 
-def test_what_is_written_validates(tmp_path: Path) -> None:
+def test_what_is_written_validates(tmp_path):
     folder = tmp_path / "my training"
     written = scaffold(folder)
     assert {p.relative_to(folder).as_posix() for p in written} == {
@@ -31,7 +30,7 @@ def test_what_is_written_validates(tmp_path: Path) -> None:
     assert json.loads(schema.read_text())["title"] == "dlctl manifest"
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "train.py").write_text("mine")
     with pytest.raises(ManifestError, match="already contains train.py"):
         scaffold(tmp_path, "x")
@@ -42,14 +41,14 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "a\nb", "été $(x) 'q' \"d\"", "no", "1.0", "@NAME@", "#", "🚀"]
 )
-def test_odd_names(tmp_path: Path, name: str) -> None:
+def test_odd_names(tmp_path, name):
     scaffold(tmp_path / "x", name)
     expected = " ".join(name.split()) or "training"
     assert load_manifest(tmp_path / "x" / "manifest.yml").name == expected
 
 
 @given(st.text(max_size=150))
-def test_any_name_makes_a_manifest(name: str) -> None:
+def test_any_name_makes_a_manifest(name):
     text = _texts(name)["manifest.yml"].encode("utf-8")
     assert parse_manifest(text, "m.yml").name
 
@@ -64,7 +63,7 @@ def torch():
     torch.set_num_threads(threads)
 
 
-def test_the_program_learns(tmp_path: Path, torch) -> None:
+def test_the_program_learns(tmp_path, torch):
     scaffold(tmp_path / "x", "x")
     torch.manual_seed(1)
     built = runpy.run_path(str(tmp_path / "x" / "train.py"))["build"]({"lr": 0.01})

@@ -8,7 +8,6 @@ from login_side import make_site
 from dlctl.contract.stores import store_script
 from dlctl.data import refuse_wrong_stores
 from dlctl.errors import ManifestError, PlanError
-from dlctl.lifecycle.staging import RUNTIME
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.build import look_over, prepare
@@ -29,6 +28,19 @@ def prepared(folder, text=S3, **site):
     (folder / "m.yml").write_text(HEAD + text)
     more = "".join(f"{key}: {json.dumps(value)}\n" for key, value in site.items())
     return prepare(folder / "m.yml", Overrides(), make_site(more=more))
+
+
+TAPE = "  - {id: a, type: tape, training_data: {container: x}, connection: {}}\n"
+
+
+def make_type(folder, schema="connection: {}\n", name="tape", **scripts):
+    """Write a type of data store of the user's own; return its folder."""
+    mine = folder / "templates/stores" / name
+    mine.mkdir(parents=True, exist_ok=True)
+    (mine / "store.yml").write_text(schema)
+    for script, text in scripts.items():
+        (mine / f"{script}.sh.j2").write_text(text)
+    return mine
 
 
 def problems(folder, text):
@@ -91,61 +103,50 @@ def test_a_credential_that_is_not_set_is_named_as_in_the_manifest(tmp_path, monk
 
 
 def test_a_store_that_cannot_be_asked_from_here_is_named_once(tmp_path):
-    mine = tmp_path / "templates/stores/tape"
-    mine.mkdir(parents=True)
-    (mine / "store.yml").write_text("connection: {}\n")
-    for script in ("load", "store"):
-        (mine / f"{script}.sh.j2").write_text("true\n")
-    text = (
-        "  - {id: a, type: tape, training_data: {container: x}, training_results: {container: y}}"
-    )
+    make_type(tmp_path, load="true\n", store="true\n")
+    text = TAPE.replace("connection: {}", "training_results: {container: y}")
     told = []
     refuse_wrong_stores(prepared(tmp_path, text), told.append)
     assert len(told) == 1
     assert "data store a: not checked from this machine: its type has scripts" in told[0]
 
 
-def test_a_store_that_is_only_read_takes_no_results(tmp_path):
-    text = (
-        "  - {id: a, type: http, training_results: {container: x}, connection: {url: http://h}}\n"
-    )
+@pytest.mark.parametrize(("text", "said"), [
+    ("  - {id: a, type: http, training_results: {container: x}, connection: {url: http://h}}\n",
+     "data_stores[0].training_results: a store of the type http takes no results"),
+    ("  - {id: a, type: mount_volume, connection: {path: /d}, training_results: {container: x,"
+     " checkpoints: true}}\n", "training_results.checkpoints: a mount_volume takes no checkpoints"),
+])  # fmt: skip
+def test_a_store_takes_only_what_its_type_does(tmp_path, text, said):
     (problem,) = problems(tmp_path, text)
-    assert "data_stores[0].training_results: a store of the type http takes no results" in problem
+    assert said in problem
 
 
-def test_a_type_of_the_folder_wins_and_a_wrong_one_is_named(tmp_path):
-    mine = tmp_path / "templates/stores/s3_datastore"
-    mine.mkdir(parents=True)
-    (mine / "store.yml").write_text("like: s3_datastore\n")
-    assert any("is like itself" in each for each in problems(tmp_path, S3))
-    (mine / "store.yml").write_text("like: mount_cos\nneeds: [mine]\n")
-    assert any("is like itself" in each for each in problems(tmp_path, S3))
-    (mine / "store.yml").write_text("connection: {Auth: {}}\n")
-    assert any("connection.Auth: small letters" in each for each in problems(tmp_path, S3))
-    (mine / "store.yml").write_text("conection: {}\nconnection:\n  a: {requird: true}\n")
+@pytest.mark.parametrize(("schema", "said"), [
+    ("like: s3_datastore\n", ["is like itself"]),
+    ("like: mount_cos\nneeds: [mine]\n", ["is like itself"]),
+    ("connection: {Auth: {}}\n", ["connection.Auth: small letters"]),
+    ("conection: {}\nconnection:\n  a: {requird: true}\n",
+     ["/store.yml:1:1: conection: unknown key; Allowed: description, like",
+      "/store.yml:3:7: connection.a.requird: unknown key; Allowed: descr"]),
+])  # fmt: skip
+def test_a_type_of_the_folder_wins_and_a_wrong_one_is_named(tmp_path, schema, said):
+    mine = make_type(tmp_path, schema, "s3_datastore")
     found = "\n".join(problems(tmp_path, S3))
-    assert f"{mine}/store.yml:1:1: conection: unknown key; Allowed: description, like" in found
-    assert f"{mine}/store.yml:3:7: connection.a.requird: unknown key; Allowed: descr" in found
-    (mine / "store.yml").write_text("like: swift_datastore\n")
-    (mine / "load.sh.j2").write_text("{{ nothing }}\n")
-    with pytest.raises(ManifestError, match="load.sh.j2: 'nothing' is undefined"):
+    assert all(each in found for each in said), found
+    make_type(tmp_path, "like: swift_datastore\n", "s3_datastore", load="{{ nothing }}\n")
+    with pytest.raises(ManifestError, match=rf"{mine}/load.sh.j2: 'nothing' is undefined"):
         prepared(tmp_path)
 
 
 def test_a_type_says_which_of_its_keys_are_credentials(tmp_path):
-    mine = tmp_path / "templates/stores/tape"
-    mine.mkdir(parents=True)
-    (mine / "store.yml").write_text("connection: {combination: {secret: true}}\n")
-    (mine / "load.sh.j2").write_text("true\n")
-    text = (
-        "  - {id: a, type: tape, training_data: {container: x}, connection: {combination: 4711}}\n"
-    )
-    request = prepared(tmp_path, text)
+    make_type(tmp_path, "connection: {combination: {secret: true}}\n", load="true\n")
+    request = prepared(tmp_path, TAPE.replace("n: {}", "n: {combination: 4711}"))
     assert request.secrets == {"data_stores.0.combination": "4711"}
     assert "4711" not in request.manifest
 
 
-def test_credentials_from_a_profile(tmp_path, monkeypatch):
+def test_credentials_from_a_profile_or_a_keyring(tmp_path, monkeypatch):
     file = tmp_path / "credentials"
     file.write_text("[cos]\naws_access_key_id = AKID\naws_secret_access_key = s%cret\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
@@ -156,11 +157,8 @@ def test_credentials_from_a_profile(tmp_path, monkeypatch):
         "data_stores.0.user_name": "AKID", "data_stores.0.password": "s%cret"}  # fmt: skip
     with pytest.raises(ManifestError, match="the profile 'none' in .* has no aws_secret"):
         prepared(tmp_path / "f", S3.replace("hunter2-hunter2", "{from_profile: none}"))
-
-
-def test_credentials_from_a_keyring_that_is_not_installed(tmp_path):
     with pytest.raises(ManifestError, match="password: the package keyring is not installed"):
-        prepared(tmp_path, S3.replace("hunter2-hunter2", "{from_keyring: cos/me}"))
+        prepared(tmp_path / "f", S3.replace("hunter2-hunter2", "{from_keyring: cos/me}"))
 
 
 def test_a_port_may_be_a_number(tmp_path):
@@ -171,23 +169,10 @@ def test_a_port_may_be_a_number(tmp_path):
     assert prepared(tmp_path, text).plan.data_stores[0].connection["port"] == "2222"
 
 
-def test_mounted_directories_take_no_checkpoints(tmp_path):
-    text = (
-        "  - {id: a, type: mount_volume, connection: {path: /d}, training_results: {container: x,"
-        " checkpoints: true}}\n"
-    )
-    (problem,) = problems(tmp_path, text)
-    assert "training_results.checkpoints: a mount_volume takes no checkpoints" in problem
-
-
 def test_a_laptop_runs_no_scripts_of_a_type(tmp_path):
-    mine = tmp_path / "templates/stores/tape"
-    mine.mkdir(parents=True)
-    (mine / "store.yml").write_text("connection: {}\n")
-    (mine / "load.sh.j2").write_text("true\n")
-    text = "  - {id: a, type: tape, training_data: {container: x}, connection: {}}\n"
+    make_type(tmp_path, load="true\n")
     with pytest.raises(PlanError, match="scripts of its own, which don't run on this machine"):
-        prepared(tmp_path, text, data_via="laptop")
+        prepared(tmp_path, TAPE, data_via="laptop")
 
 
 @pytest.mark.parametrize(("script", "said"), [
@@ -195,20 +180,8 @@ def test_a_laptop_runs_no_scripts_of_a_type(tmp_path):
     ("echo {{ store.idd }}\n", "has no attribute 'idd'"),
 ])  # fmt: skip
 def test_validate_finds_what_is_wrong_with_a_stores_script(tmp_path, script, said):
-    folder = tmp_path / "templates/stores/tape"
-    folder.mkdir(parents=True)
-    (folder / "store.yml").write_text("connection:\n  shelf: {required: true}\n")
-    (folder / "load.sh.j2").write_text(script)
-    (tmp_path / "m.yml").write_text(HEAD + """\
-  - id: mine
-    type: tape
-    training_data: {container: data}
-    connection: {shelf: a}
-""")  # fmt: skip
+    make_type(tmp_path, "connection:\n  shelf: {required: true}\n", load=script)
+    (tmp_path / "m.yml").write_text(HEAD + TAPE.replace("n: {}", "n: {shelf: a}"))
     with pytest.raises(ManifestError) as caught:
         look_over(load_manifest(tmp_path / "m.yml"), tmp_path)
     assert "tape/load.sh.j2: " in caught.value.message and said in caught.value.message
-
-
-def test_this_machine_runs_the_nodes_program_from_beside_this_package():
-    assert (RUNTIME / "learner" / "storage").is_dir()

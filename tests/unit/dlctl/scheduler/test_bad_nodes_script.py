@@ -55,22 +55,15 @@ def test_nodes_are_avoided_until_they_expire(tmp_path, nodes, expected):
     assert avoided(tmp_path, nodes) == expected
 
 
-@pytest.mark.parametrize("line", ["--exclude=n4", "'--exclude=n4'", "--exclude n4", "-x n4"])
-def test_the_scripts_own_exclusions_stay(tmp_path, line):
-    assert avoided(tmp_path, {"n2": 100}, f"{SCRIPT}#SBATCH {line}\n") == "n2,n4"
-
-
-@pytest.mark.parametrize(
-    ("failed", "needed", "expected"),
-    [
-        ("n3", 1, "n2,n3"),
-        ("n3", 2, "n2"),  # none would be left for the next loss
-        ("n1,n3", 1, "n2"),
-        ("n1,n3", 4, ""),
-        ("n9", 2, "n2"),  # no longer there
-    ],
-)
-def test_nodes_that_this_training_lost_are_avoided_more_rarely(tmp_path, failed, needed, expected):
+@pytest.mark.parametrize(("line", "needed", "expected"), [
+    *((f"#SBATCH {option}", 2, "n2,n4")  # the script's own exclusions stay
+      for option in ("--exclude=n4", "'--exclude=n4'", "--exclude n4", "-x n4")),
+    ("# dlctl-avoid: n3", 1, "n2,n3"),
+    ("# dlctl-avoid: n3", 2, "n2"),  # none would be left for the next loss
+    ("# dlctl-avoid: n1,n3", 1, "n2"),
+    ("# dlctl-avoid: n1,n3", 4, ""),
+    ("# dlctl-avoid: n9", 2, "n2"),  # no longer there
+])  # fmt: skip
+def test_nodes_that_this_training_lost_are_avoided_more_rarely(tmp_path, line, needed, expected):
     """They come back: a training that avoids all that it ever lost would wait for ever."""
-    script = f"{SCRIPT}# dlctl-avoid: {failed}\n"
-    assert avoided(tmp_path, {"n2": 100}, script, needed) == expected
+    assert avoided(tmp_path, {"n2": 100}, f"{SCRIPT}{line}\n", needed) == expected

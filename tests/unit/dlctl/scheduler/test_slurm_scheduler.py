@@ -147,13 +147,9 @@ def test_listings_ask_for_fixed_fields(fake):
     assert (tmp_path / "scancel.argv").read_text() == "80+1\n"
 
 
-def test_no_accounting_no_question():
-    bare = make_scheduler("slurm", accounting=False)
-    assert bare.history_script(["1"]) is None
+def test_no_accounting_no_question_and_an_unknown_kind_is_an_error_of_the_site():
+    assert make_scheduler("slurm", accounting=False).history_script(["1"]) is None
     assert SLURM.history_script([]) is None
-
-
-def test_an_unknown_kind_is_an_error_of_the_site():
     with pytest.raises(SiteError, match="'pbs'"):
         make_scheduler("pbs")
 
@@ -269,9 +265,6 @@ def test_names_with_separators_and_newlines_do_not_break_the_queue():
     jobs = SLURM.parse_queue(0, rows, "")
     assert [(job.job_id, job.name) for job in jobs] == [("1", "na|me\ttab"), ("2", "two\nlines")]
     assert jobs[1].comment == "dlctl:t.1"
-
-
-def test_an_empty_queue_is_no_error():
     assert SLURM.parse_queue(*recorded("squeue-no-user")) == []
 
 
@@ -288,6 +281,8 @@ def test_the_accounting_as_recorded():
     assert jobs["1"].nodes == "n1"
     assert {"9+0", "9+1", "4_[1-3]"} <= set(jobs)
     assert "99999" not in jobs
+    for failed in (recorded("sacct-down"), recorded("sacct-bad-field"), (127, "", "not found\n")):
+        assert SLURM.parse_history(*failed) == [], "it knows nothing"
 
 
 def test_of_several_runs_the_newest_counts():
@@ -301,20 +296,11 @@ def test_of_several_runs_the_newest_counts():
         assert [job.state for job in SLURM.parse_history(0, text, "")] == [JobState.COMPLETED]
 
 
-@pytest.mark.parametrize("name", ["sacct-down", "sacct-bad-field"])
-def test_an_accounting_that_fails_knows_nothing(name):
-    assert SLURM.parse_history(*recorded(name)) == []
-    assert SLURM.parse_history(127, "", "sh: sacct: not found\n") == []
-
-
 @pytest.mark.parametrize("name", ["scancel-ok", "scancel-ended", "scancel-gone"])
-def test_cancelling_a_job_that_is_gone_is_not_a_failure(name):
+def test_cancelling_a_job_that_is_gone_is_no_failure_but_a_controller_that_is_away_is(name):
     assert SLURM.parse_cancel(*recorded(name)) is None
     gone = "scancel: error: Kill job error on job id 5: Invalid job id specified\n"
     assert SLURM.parse_cancel(1, "", gone) is None
-
-
-@pytest.mark.parametrize("name", ["scancel-no-controller", "scancel-timed-out"])
-def test_a_cancel_that_did_not_arrive_is_reported(name):
-    with pytest.raises(SchedulerUnavailable, match="scancel"):
-        SLURM.parse_cancel(*recorded(name))
+    for away in ("scancel-no-controller", "scancel-timed-out"):
+        with pytest.raises(SchedulerUnavailable, match="scancel"):
+            SLURM.parse_cancel(*recorded(away))

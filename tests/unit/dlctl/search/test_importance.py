@@ -1,4 +1,4 @@
-"""How much each parameter explains, on searches of which the answer is known."""
+"""The importance of parameters, on searches of which the answer is known."""
 
 import random
 
@@ -57,6 +57,7 @@ def test_an_outlier_counts_as_one_rank():
         space, rows_of(points, lambda p: 1e30 if p["x"] == 0.98 else p["x"]), maximize=False
     )[0].share
     assert calm == wild > 0.9
+    assert ranked([3.0, 1.0, 3.0, 2.0]) == [2.5, 0.0, 2.5, 1.0], "equal values share a rank"
 
 
 def test_too_few_trials_tell_nothing():
@@ -66,10 +67,6 @@ def test_too_few_trials_tell_nothing():
     assert all(each.share is None for each in importances(SPACE, [], maximize=False))
     same = rows_of([{"lr": n / 30} for n in range(30)], lambda _: 1.0)
     assert importances(SPACE[:1], same, maximize=False)[0].share == 0.0
-
-
-def test_equal_values_share_a_rank():
-    assert ranked([3.0, 1.0, 3.0, 2.0]) == [2.5, 0.0, 2.5, 1.0]
 
 
 def test_a_page_of_very_many_trials_has_the_best_and_the_newest(tmp_path):

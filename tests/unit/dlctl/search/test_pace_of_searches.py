@@ -1,4 +1,4 @@
-"""How often those who watch a search ask for the jobs of its workers: by a clock of the test's."""
+"""Those who watch a search ask seldom for the jobs of its workers: by a clock of the test's."""
 
 from __future__ import annotations
 
@@ -60,13 +60,9 @@ def test_workers_that_wait_are_asked_about_less_and_less(asked):
     assert asked(JobState.PENDING, [], 200) == [0, 4, 20, 50, 110, 170]
 
 
-def test_workers_of_which_a_broker_tells_are_asked_about_each_minute(asked):
-    asked(JobState.RUNNING, [], 100)
+def test_workers_that_run_are_asked_about_each_minute_once_a_broker_tells_of_them(asked):
+    assert asked(JobState.RUNNING, [], 70) == [0, 4, 20, 36, 52, 68], "none does"
     assert asked(JobState.RUNNING, ["w1.0"], 200)[-2:] == [110, 170]
-
-
-def test_workers_of_which_no_broker_tells_are_asked_about_every_quarter_of_a_minute(asked):
-    assert asked(JobState.RUNNING, [], 70) == [0, 4, 20, 36, 52, 68]
 
 
 def test_a_worker_that_comes_or_goes_is_asked_about_soon_and_an_ended_search_once(asked):

@@ -19,22 +19,15 @@ def test_a_log_that_comes_in_pieces_is_the_same(size):
     assert log.size_bytes == len(content)
 
 
-def test_a_line_without_its_end_waits():
-    content = lines_of(events_of(2, 1))
-    log = TrialLog()
-    log.feed(content[:-3])
-    assert len(log.order) == 0
-    log.feed(content[-3:])
-    assert log.order == [0]
-
-
-def test_what_is_known_does_not_change_when_more_is_read():
+def test_what_is_known_does_not_change_when_more_is_read_and_a_line_waits_for_its_end():
     content = lines_of(events_of(4))
     log = TrialLog()
     log.feed(content[: content.index(b'{"event": "tell"')])
     before = log.trials(spec_of())
-    log.feed(content[content.index(b'{"event": "tell"') :])
-    assert before.outstanding == 4 and log.trials(spec_of()).outstanding == 0
+    log.feed(content[content.index(b'{"event": "tell"') : -3])
+    assert before.outstanding == 4 and log.trials(spec_of()).outstanding == 1
+    log.feed(content[-3:])
+    assert log.trials(spec_of()).outstanding == 0
 
 
 def test_a_damaged_line_is_named():
@@ -55,22 +48,16 @@ def test_each_better_trial_is_told_with_how_many_had_ended():
     for each in best:
         assert each.metric == min(losses[: each.ended])
         assert each.time == T0 + 30 * each.ended
-
-
-def test_with_maximize_more_is_better():
-    found = trials_of(12, failed=0.0, maximize=True)
-    best = found.best_over_time()
+    more = trials_of(12, failed=0.0, maximize=True)
+    best = more.best_over_time()
     assert [b.metric for b in best] == sorted(b.metric for b in best)
-    assert best[-1].metric == max(row.metric for row in found.rows) == found.best.metric
+    assert best[-1].metric == max(row.metric for row in more.rows) == more.best.metric
 
 
-def test_a_failed_trial_is_not_best():
+def test_a_failed_trial_is_not_best_and_reports_are_kept_by_trial():
     found = trials_of(6, failed=1.0)
     assert found.best is None and found.best_over_time() == []
     assert all(row.failed for row in found.rows)
-
-
-def test_reports_are_kept_by_trial():
     found = trials_of(3, 2)
     assert [step for step, _ in found.reports[1]] == [1, 2, 3] and 2 not in found.reports
 

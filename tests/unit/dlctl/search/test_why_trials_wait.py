@@ -12,39 +12,28 @@ from dlctl.search.overview import ENDED, Overview, WorkerJob, worker_jobs
 from dlctl.search.waits import why_trials_wait
 
 RUNS = make_record(state=State.TRAINING)
+WAITS = [job("w1.0", "PENDING", "Resources"), job("w1.1", "PENDING", "Resources")]
 
 
 def why(seen, record=RUNS):
     return why_trials_wait(seen, record)
 
 
-def test_nothing_waits_while_all_trials_run():
-    assert why(overview_of(trials_of(4, 2), [worker("w1.0", 2)], [job("w1.0")])) == []
-
-
-def test_jobs_that_wait_say_why_in_the_schedulers_words():
-    jobs = [job("w1.0", "PENDING", "Resources"), job("w1.1", "PENDING", "Resources")]
-    assert why(overview_of(trials_of(4, 0), [], jobs)) == [
-        "4 trials wait: 2 worker jobs are waiting in the queue: Resources"
-    ]
-
-
-def test_without_a_worker_it_says_how_to_add_one():
-    jobs = [WorkerJob("w1.*", "41", ENDED)]
-    assert why(overview_of(trials_of(1, 0), [], jobs)) == [
-        "1 trial waits: no worker is there, their jobs have ended; "
-        "`dlctl search scale t-1 --workers N` sets how many there are"
-    ]
-
-
-def test_a_worker_that_has_begun_and_never_came_is_told():
-    (said,) = why(overview_of(trials_of(2, 0), [], [job("w1.0")]))
-    assert said.startswith("2 trials wait: 1 worker job has begun, and no worker has come")
-
-
-def test_busy_workers_are_told():
-    (said,) = why(overview_of(trials_of(5, 0), [worker("w1.0", 2)], [job("w1.0")]))
-    assert said.startswith("3 trials wait: all workers are busy, with 2 trials;")
+@pytest.mark.parametrize(("trials", "workers", "jobs", "says"), [
+    (trials_of(4, 2), [worker("w1.0", 2)], [job("w1.0")], None),
+    (trials_of(4, 0), [], WAITS,
+     "4 trials wait: 2 worker jobs are waiting in the queue: Resources"),
+    (trials_of(1, 0), [], [WorkerJob("w1.*", "41", ENDED)],
+     "1 trial waits: no worker is there, their jobs have ended; "
+     "`dlctl search scale t-1 --workers N` sets how many there are"),
+    (trials_of(2, 0), [], [job("w1.0")],
+     "2 trials wait: 1 worker job has begun, and no worker has come"),
+    (trials_of(5, 0), [worker("w1.0", 2)], [job("w1.0")],
+     "3 trials wait: all workers are busy, with 2 trials;"),
+])  # fmt: skip
+def test_what_trials_wait_for(trials, workers, jobs, says):
+    said = why(overview_of(trials, workers, jobs))
+    assert [text[: len(says or "")] for text in said] == ([says] if says else [])
 
 
 @pytest.mark.parametrize(("task", "has", "says"), [
@@ -62,32 +51,24 @@ def test_what_no_worker_has_is_named(task, has, says):
     assert "can take" not in str(why(overview_of(seen.trials, [worker("w1.0", **has), able])))
 
 
-@pytest.mark.parametrize(
-    ("state", "says"),
-    [
-        (State.HALTED, "3 trials wait: the search is halted; `dlctl resume t-1` goes on"),
-        (State.PENDING, "the hub has not begun, it is PENDING: Priority"),
-    ],
-)
+@pytest.mark.parametrize(("state", "says"), [
+    (State.HALTED, ["3 trials wait: the search is halted; `dlctl resume t-1` goes on"]),
+    (State.PENDING, ["the hub has not begun, it is PENDING: Priority"]),
+    (State.COMPLETED, []),
+])  # fmt: skip
 def test_the_state_of_the_search_comes_first(state, says):
-    assert why(overview_of(trials_of(3, 0)), replace(RUNS, state=state, reason="Priority")) == [
-        says
-    ]
+    record = replace(RUNS, state=state, reason="Priority")
+    assert why(overview_of(trials_of(3, 0)), record) == says
+    (failed,) = why(overview_of(trials_of(0)), make_record(state=State.FAILED))
+    assert failed == "nothing is tried: the search has failed; `dlctl resume t-1` goes on"
 
 
-def test_a_search_that_is_done_waits_for_nothing():
-    assert why(overview_of(trials_of(3, 0)), replace(RUNS, state=State.COMPLETED)) == []
-
-
-def test_a_broker_that_is_silent_is_told():
+def test_a_broker_or_a_scheduler_that_is_silent_is_told():
     seen = overview_of(trials_of(2, 0), [worker("w1.0", 2)], age_s=40.0)
     assert why(seen) == ["the broker b0 was last heard of 40 s ago"]
+    silent = replace(overview_of(trials_of(2, 0)), queue_problem="squeue hung")
+    assert why(silent) == ["2 trials wait: the scheduler does not answer: squeue hung"]
     assert why(Overview(trials_of(2, 0), now=T0))[0] == "no broker has reported its tasks yet"
-
-
-def test_a_silent_scheduler_is_no_missing_worker():
-    seen = replace(overview_of(trials_of(2, 0)), queue_problem="squeue hung")
-    assert why(seen) == ["2 trials wait: the scheduler does not answer: squeue hung"]
 
 
 def test_workers_are_named_as_they_name_themselves():
@@ -99,8 +80,3 @@ def test_workers_are_named_as_they_name_themselves():
         ("w1.2", "PENDING", "Resources", True), ("w1.5", "PENDING", "Resources", True),
         ("w2.0", "RUNNING", "", True), ("w2.1", ENDED, "", False), ("w3.*", ENDED, "", False),
     ]  # fmt: skip
-
-
-def test_a_search_that_has_failed_can_be_resumed():
-    (said,) = why(overview_of(trials_of(0)), make_record(state=State.FAILED))
-    assert said == ("nothing is tried: the search has failed; `dlctl resume t-1` goes on")

@@ -7,9 +7,11 @@ import pytest
 
 from dlctl.contract.measured.judged import is_better_lower, judged
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
+from dlctl.contract.plan import Resources
 from dlctl.series.answers import Known, Saved, answers, found_events
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
+from dlctl.series.utilisation import sentences
 
 LOOP = Origin(1, 0, Source.LOOP)
 DRAW = random.Random(1)
@@ -24,6 +26,10 @@ def run_of(*lines):
 
 def curve(name, values, per=10):
     return [MetricsLine(i * per, 1, 100.0 + i, {name: v}) for i, v in enumerate(values, 1)]
+
+
+def accuracy(values, **how):
+    return curve("validation_accuracy", values, **how)
 
 
 def event(step, kind, text="something", **values):
@@ -46,36 +52,39 @@ def test_nothing_measured_is_unknown_and_no_error():
     assert states == {"unknown", "note"}
 
 
-def test_better_than_guessing_among_classes():
-    state, text = told("guessing", run_of(*curve("validation_accuracy", RISING)), classes=10)
-    assert (state, text[:4]) == ("good", "Yes.")
-    assert "guessing among 10 classes is 0.1" in text
-    bad = [0.1 + DRAW.gauss(0, 0.01) for _ in range(30)]
-    state, text = told("guessing", run_of(*curve("validation_accuracy", bad)), classes=10)
-    assert state == "bad", text
+FLAT = [0.1 + 0.01 * (-1) ** i for i in range(30)]
+BEGIN = MetricsLine(0, 1, 0.0, {"classes": 20.0}, event="begins", kind="begin")
 
 
-def test_one_value_of_a_metric_that_guessing_gives_no_value_proves_nothing():
-    run = run_of(*curve("validation_bleu", [0.3]))
-    assert told("guessing", run, classes=10)[0] == "unknown"
-
-
-def test_without_classes_the_first_validation_is_the_guess():
-    state, text = told("guessing", run_of(*curve("validation_loss", [2.3, 1.0, 0.9, 0.85])))
-    assert state == "good"
-    assert "the first one is 2.3" in text
+@pytest.mark.parametrize(
+    ("lines", "known", "state", "said"),
+    [
+        (accuracy(RISING), {"classes": 10}, "good", "guessing among 10 classes is 0.1"),
+        (accuracy(FLAT), {"classes": 10}, "bad", ""),
+        # The loop tells among how many classes it chooses.
+        ([BEGIN, *accuracy(RISING)], {}, "good", "guessing among 20 classes is 0.05"),
+        ([BEGIN, *accuracy(RISING)], {"classes": 10}, "good", "guessing among 10 classes is 0.1"),
+        # Without classes the first validation is the guess.
+        (curve("validation_loss", [2.3, 1.0, 0.9, 0.85]), {}, "good", "the first one is 2.3"),
+        # One value of a metric to which guessing gives no value proves nothing.
+        (curve("validation_bleu", [0.3]), {"classes": 10}, "unknown", ""),
+    ],
+)
+def test_better_than_guessing(lines, known, state, said):
+    found = told("guessing", run_of(*lines), **known)
+    assert found[0] == state and said in found[1], found
+    assert found[1].startswith("Yes.") or state != "good"
 
 
 def test_a_validation_accuracy_judges_rather_than_a_loss():
-    lines = [*curve("loss", [1.0] * 20), *curve("validation_loss", [1.0] * 20),
-             *curve("validation_accuracy", RISING)]  # fmt: skip
+    lines = [*curve("loss", [1.0] * 20), *curve("validation_loss", [1.0] * 20), *accuracy(RISING)]
     state, text = told("plateau", run_of(*lines))
     assert (state, text[:36]) == ("good", "No: validation accuracy still gets b")
 
 
 def test_a_plateau_that_was_told_is_shown_until_the_curve_gets_better():
     values = [min(0.9, 0.1 + 0.02 * i) for i in range(60)]
-    lines = curve("validation_accuracy", values)
+    lines = accuracy(values)
     words = "validation accuracy has hardly improved since step 470"
     line = event(470, EventKind.PLATEAU, f"plateau: {words}", level=0.9, margin=0.01)
     assert told("plateau", run_of(*lines)) == (
@@ -84,11 +93,11 @@ def test_a_plateau_that_was_told_is_shown_until_the_curve_gets_better():
     )
     assert told("plateau", run_of(*lines, line)) == ("bad", f"Yes: {words} (14 values).")
     better = [*values, *[min(0.99, 0.9 + 0.02 * i) for i in range(60)]]
-    assert told("plateau", run_of(*curve("validation_accuracy", better), line))[0] == "good"
+    assert told("plateau", run_of(*accuracy(better), line))[0] == "good"
 
 
 def test_a_plateau_of_another_curve_or_before_another_rate_is_not_shown():
-    flat = curve("validation_accuracy", [0.9] * 40)
+    flat = accuracy([0.9] * 40)
     of_loss = event(100, EventKind.PLATEAU, "plateau: loss has hardly improved since step 100")
     assert told("plateau", run_of(*flat, of_loss))[0] == "good"
     mine = event(
@@ -114,14 +123,14 @@ def test_a_changed_rate_is_an_event():
 def test_the_pace_of_what_still_gets_better_is_that_of_the_values_tested():
     rising = [0.01 * i for i in range(72)]
     fallen = [0.71 - 0.001 * i for i in range(8)]  # the newest few fall, their quarter rises
-    state, text = told("plateau", run_of(*curve("validation_accuracy", rising + fallen, per=1)))
+    state, text = told("plateau", run_of(*accuracy(rising + fallen, per=1)))
     assert (state, text) == (
         "good", "No: validation accuracy still gets better, by 6.408 in 1,000 steps.",
     )  # fmt: skip
 
 
 def test_a_new_learning_rate_begins_anew():
-    flat = curve("validation_accuracy", [0.9] * 40)
+    flat = accuracy([0.9] * 40)
     rates = curve("learning_rate", [0.1] * 37 + [0.01] * 3)
     state, text = told("plateau", run_of(*flat, *rates))
     assert (state, "since the learning rate changed" in text) == ("unknown", True)
@@ -146,8 +155,8 @@ def test_the_last_checkpoint_its_size_and_age():
 
 def test_changes_of_the_learning_rate_and_what_they_did():
     rates = curve("learning_rate", [0.1] * 20 + [0.01] * 20)
-    accuracy = curve("validation_accuracy", [0.5] * 20 + [0.8] * 20)
-    state, text = told("learning_rate", run_of(*rates, *accuracy))
+    better = accuracy([0.5] * 20 + [0.8] * 20)
+    state, text = told("learning_rate", run_of(*rates, *better))
     assert text == (
         "Yes, once, last at step 200 from 0.1 to 0.01: validation accuracy went from 0.5 to 0.8."
     )
@@ -179,10 +188,14 @@ def test_stable_oscillating_or_diverging(values, state, beginning):
     assert (found[0], found[1][: len(beginning)]) == (state, beginning), found
 
 
-def test_near_zero_the_noise_is_told_as_a_share_of_the_range():
+def test_the_noise_is_told_as_a_share_of_the_range():
     values = [4.0 * 0.9**n for n in range(100)] + [0.004, 0.012] * 50
     state, text = told("stable", run_of(*curve("loss", values)))
     assert (state, text) == ("good", "Yes: loss varies by 0.21 % of its range between neighbours.")
+    wiggle = [0.01 + 0.002 * DRAW.random() for _ in range(300)]
+    state, text = told("stable", run_of(*curve("loss", [1.0, 40.0, *wiggle])))
+    assert state == "good" and " 0.0 %" not in text, "a spike does not round it away"
+    assert text.endswith("between neighbours, and was 40 at step 20."), text
 
 
 def test_the_stable_loss_is_one_that_has_enough_values():
@@ -191,20 +204,21 @@ def test_the_stable_loss_is_one_that_has_enough_values():
     assert told("stable", run)[0] == "good"
 
 
-def test_a_validation_at_each_step_is_told_in_words():
-    assert told("validation", run_of(*curve("validation_loss", [1.0, 0.9, 0.8], per=1)))[1] == (
-        "Every step, 3 times so far."
-    )
+VALIDATED = [event(step, EventKind.VALIDATION, seconds=1.5) for step in (100, 200, 300)]
 
 
-def test_how_often_validation_is_and_how_long_it_takes():
-    lines = [event(step, EventKind.VALIDATION, seconds=1.5) for step in (100, 200, 300)]
-    assert told("validation", run_of(*lines)) == (
-        "note",
-        "Every 100 steps, 3 times so far; it takes 1.5 s.",
-    )
-    own = curve("validation_loss", [1.0, 0.9, 0.8], per=25)
-    assert told("validation", run_of(*own))[1] == "Every 25 steps, 3 times so far."
+@pytest.mark.parametrize(
+    ("lines", "known", "text"),
+    [
+        (VALIDATED, {}, "Every 100 steps, 3 times so far; it takes 1.5 s."),
+        (curve("validation_loss", [1.0, 0.9, 0.8], per=25), {}, "Every 25 steps, 3 times so far."),
+        (curve("validation_loss", [1.0, 0.9, 0.8], per=1), {}, "Every step, 3 times so far."),
+        ([event(step, EventKind.VALIDATION) for step in (10, 20)], {"ended": True},
+         "Every 10 steps, 2 times."),
+    ],
+)  # fmt: skip
+def test_how_often_validation_is_and_how_long_it_takes(lines, known, text):
+    assert told("validation", run_of(*lines), **known) == ("note", text)
 
 
 def test_odd_numbers_are_answered_without_an_error():
@@ -222,13 +236,6 @@ def test_odd_numbers_are_answered_without_an_error():
 )  # fmt: skip
 def test_a_name_tells_what_is_better(name, lower):
     assert is_better_lower(name) is lower
-
-
-def test_the_loop_tells_among_how_many_classes_it_chooses():
-    begin = MetricsLine(0, 1, 0.0, {"classes": 20.0}, event="begins", kind="begin")
-    lines = [begin, *curve("validation_accuracy", RISING)]
-    assert "guessing among 20 classes is 0.05" in told("guessing", run_of(*lines))[1]
-    assert "guessing among 10 classes is 0.1" in told("guessing", run_of(*lines), classes=10)[1]
 
 
 def test_a_search_is_no_training_and_gets_no_answers():
@@ -252,12 +259,38 @@ def test_what_has_ended_is_told_in_the_past():
     assert [each["checkpoint"] for each in states] == ["bad", "note"]
     assert not any("yet" in text or "early" in text for text in ended), ended
     assert "No checkpoint was written." in ended
-    validated = run_of(*(event(step, EventKind.VALIDATION) for step in (10, 20)))
-    assert told("validation", validated, ended=True)[1] == "Every 10 steps, 2 times."
 
 
-def test_a_spike_does_not_round_the_noise_away():
-    wiggle = [0.01 + 0.002 * DRAW.random() for _ in range(300)]
-    state, text = told("stable", run_of(*curve("loss", [1.0, 40.0, *wiggle])))
-    assert state == "good" and " 0.0 %" not in text, text
-    assert text.endswith("between neighbours, and was 40 at step 20."), text
+# How busy the nodes are
+
+GIB = 2**30
+ASKED = Resources(1, 1, [1], 8, 8, 0, 64 * GIB, 64 * GIB, 0, 3600, 60, [0])
+
+
+def used(asked=ASKED, step=None, **node):
+    run = Run("t-1")
+    for number in range(1, 4):
+        if step is not None:
+            run.add(Origin(1, 0, Source.LOOP), MetricsLine(number, 1, 1.0 * number, step))
+        run.add(Origin(1, 0, Source.NODE), MetricsLine(number, 1, 1.0 * number, node))
+    return sentences(run, asked)
+
+
+def test_a_gpu_that_idles_is_told_with_what_a_step_waits_for():
+    waits = {"step_s": 1.0, "data_wait_s": 0.58, "exchange_s": 0.01}
+    assert used(step=waits, gpu0_percent=31.0) == [
+        "GPU 31 % busy: on average a step waits 58 % for data (`training.prefetch`?)."
+    ]
+    assert used(step=waits, gpu0_percent=93.0) == ["GPU 93 % busy."]
+
+
+def test_what_was_asked_for_is_told_beside_what_was_used():
+    assert used(cpu_percent=120.0, memory_rss_bytes_max=9.0 * GIB) == [
+        "Asked for 8 CPUs a learner, used 1.2: `cpus` can be smaller.",
+        "Asked for 64 GiB of memory a learner, used 9 GiB at most: `memory` can be smaller.",
+    ]
+
+
+def test_nothing_measured_is_nothing_told():
+    assert sentences(Run("t-1"), ASKED) == []
+    assert used(asked=None, cpu_percent=50.0) == []

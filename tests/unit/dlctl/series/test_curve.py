@@ -1,4 +1,4 @@
-"""A window of a curve is drawn from few bins, and no spike gets lost."""
+"""A window of a curve is drawn from few bins, no spike gets lost, and smoothing follows it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from dlctl.contract.measured.bins import Stretch, decode
 from dlctl.contract.metrics import make_line
 from dlctl.series.curve import Curve, Key
+from dlctl.series.smooth import smoothed
 
 KEY = Key("loop", 0, "", "loss")
 
 
 def curve_of(values):
+    """Return the curve of a list of values, or of a dictionary with each one's step."""
     curve = Curve(KEY)
-    for step, value in enumerate(values, 1):
-        curve.points.point(step, 1000.0 + step, value)
+    for step, value in values.items() if isinstance(values, dict) else enumerate(values, 1):
+        curve.points.point(step, 1e6 + step, value)
     return curve
 
 
@@ -48,13 +50,10 @@ def test_every_spike_of_one_point_is_seen():
         assert hit == [1.0]
 
 
-def test_a_zoom_shows_single_points():
+def test_a_zoom_shows_single_points_and_the_next_view_those_that_have_come():
     shown = curve_of(float(i) for i in range(30_000)).view(20_000, 20_050, 200)
     assert list(shown.step_last)[:3] == [19_999.0, 20_000.0, 20_001.0]
     assert set(shown.count) == {1.0}
-
-
-def test_points_that_come_after_a_view_are_in_the_next():
     curve = curve_of([1.0] * 5000)
     curve.view(0, 5000, 100)
     for step in range(5001, 9001):
@@ -83,3 +82,29 @@ def test_bins_hold_what_their_points_hold(values, middle):
     assert (bin_.step_first, bin_.step_last) == (values.index(known[0]), len(values) - 1)
     at = values.index(min(known)), values.index(max(known))
     assert (bin_.step_low, bin_.step_high) == at
+
+
+def smooth(curve, begin=-math.inf, end=math.inf, factor=0.6, width=1000):
+    shown = curve.view(begin, end, width)
+    values = smoothed(curve, factor, (1000, 0), shown, by_time=False)
+    return dict(zip(shown.step_last, values, strict=True))
+
+
+def test_a_window_is_smoothed_as_the_whole_is():
+    curve = curve_of({step: math.nan if step % 7 == 0 else math.sin(step) for step in range(900)})
+    whole, part = smooth(curve), smooth(curve, 400, 500)
+    assert all(part[step] == pytest.approx(whole[step], rel=1e-9) for step in range(400, 501))
+
+
+def test_a_window_of_a_long_curve_is_smoothed_about_as_the_whole_is():
+    curve = curve_of({step / 100: step / 1e5 + (step % 2) for step in range(100_000)})
+    part = smooth(curve, 900, 900.5, factor=0.97)
+    assert part[900.25] == pytest.approx(1.4, abs=0.05)
+
+
+def test_few_points_are_not_dragged_along_by_smoothing():
+    dense = curve_of({step: float(step >= 500) for step in range(1000)})
+    sparse = curve_of({step: float(step >= 500) for step in range(0, 1000, 50)})
+    assert smooth(sparse)[450] == pytest.approx(0.0, abs=1e-6)
+    assert smooth(sparse)[500] == pytest.approx(1.0, abs=1e-6)
+    assert 0.2 < smooth(dense)[500] < 0.8

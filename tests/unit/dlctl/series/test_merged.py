@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from dlctl.contract.measured.bins import point
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.series.merged import merge
@@ -46,23 +48,25 @@ def both(some, source=LOOP, learner=0):
     return found
 
 
-def test_replayed_steps_are_replaced():
-    some = [*lines(1, [10, 20, 30, 40], 1), *lines(2, [30, 40, 50], 2)]
-    assert both(some) == [(10, 1), (20, 1), (30, 2), (40, 2), (50, 2)]
-
-
-def test_an_attempt_that_says_where_it_begins_replaces_what_it_does_again():
-    first = [*lines(1, range(1, 58), 1, begin=0)]
-    assert both([*first, *lines(2, [50, 60], 2, begin=40)]) == [
-        *((step, 1) for step in range(1, 41)), (50, 2), (60, 2),
-    ]  # fmt: skip
-
-
-def test_an_attempt_that_is_late_replaces_nothing():
-    """A node that was cut off computes on, while its successor trains."""
-    late = [*lines(1, [60, 70], 9)]  # only their file is read later
-    some = [*lines(1, [10, 20, 50], 1, begin=0), *lines(2, [30, 40, 50], 2, begin=20), *late]
-    assert both(some) == [(10, 1), (20, 1), (30, 2), (40, 2), (50, 2)]
+@pytest.mark.parametrize(
+    ("some", "expected"),
+    [
+        ([*lines(1, [10, 20, 30, 40], 1), *lines(2, [30, 40, 50], 2)],
+         [(10, 1), (20, 1), (30, 2), (40, 2), (50, 2)]),
+        # An attempt that says where it begins replaces what it does again.
+        ([*lines(1, range(1, 58), 1, begin=0), *lines(2, [50, 60], 2, begin=40)],
+         [*((step, 1) for step in range(1, 41)), (50, 2), (60, 2)]),
+        # A node that was cut off computes on, while its successor trains; its file is read later.
+        ([*lines(1, [10, 20, 50], 1, begin=0), *lines(2, [30, 40, 50], 2, begin=20),
+          *lines(1, [60, 70], 9)], [(10, 1), (20, 1), (30, 2), (40, 2), (50, 2)]),
+        # An attempt that measured nothing drops nothing.
+        ([*lines(1, [1, 2], 1), *lines(2, [], 2), *lines(3, [2], 3)], [(1, 1), (2, 3)]),
+        # A program that goes back replaces its own steps.
+        ([*lines(1, [10, 20, 30], 1), *lines(1, [20, 30], 2)], [(10, 1), (20, 2), (30, 2)]),
+    ],
+)  # fmt: skip
+def test_steps_that_are_done_again_are_replaced(some, expected):
+    assert both(some) == expected
 
 
 def test_lines_of_files_come_in_any_order():
@@ -81,8 +85,10 @@ def test_lines_of_files_come_in_any_order():
         assert found == expected, seed
 
 
-def test_a_line_that_shows_late_has_all_read_again():
+def test_a_line_that_shows_late_has_all_read_again_unless_it_has_no_step():
     run = run_of([*lines(1, [10], 1, begin=0), *lines(2, [30], 2, begin=20), *lines(1, [60], 9)])
+    run.add(Origin(1, 0, LOG), MetricsLine(time=5.0, values={"speed": 1.0}))
+    run.add(Origin(1, 0, Source.JOB), MetricsLine(10, event="FAILED: x", kind="verdict"))
     assert not run.out_of_order
     run.add(Origin(1, 0, LOOP), MetricsLine(20, 1, 1.0, {"loss": 1}))
     assert run.out_of_order
@@ -101,11 +107,6 @@ def test_each_learner_and_source_has_its_own_curve():
 def test_what_was_measured_of_a_node_stays():
     some = [*lines(1, [10, 20], 1, NODE), *lines(2, [10, 20], 2, NODE, begin=0)]
     assert values(merge(some), NODE) == [(10, 1), (20, 1), (10, 2), (20, 2)]
-
-
-def test_an_attempt_that_measured_nothing_drops_nothing():
-    some = [*lines(1, [1, 2], 1), *lines(2, [], 2), *lines(3, [2], 3)]
-    assert both(some) == [(1, 1), (2, 3)]
 
 
 def test_events_of_replaced_steps_go_but_begins_stay():
@@ -127,31 +128,15 @@ def test_the_groups_of_a_loss_are_one_name():
     assert [(c.key.group, c.last) for c in run.named("loss")] == [("", 2), ("validation", 3)]
 
 
-def test_a_program_that_goes_back_replaces_its_own_steps():
-    some = [*lines(1, [10, 20, 30], 1), *lines(1, [20, 30], 2)]
-    assert both(some) == [(10, 1), (20, 2), (30, 2)]
-
-
 def test_steps_of_another_group_or_name_are_no_return():
     origin = Origin(1, 0, LOG)
     some = [(origin, MetricsLine(step, values={"loss": 1.0}, group="train")) for step in (50, 99)]
     some += [(origin, MetricsLine(step, values={"loss": 2.0}, group="test")) for step in (1, 2)]
     some += [(origin, MetricsLine(3, values={"rate": 0.1}, group="train"))]
     assert [entry.line.step for entry in merge(some)] == [50, 99, 1, 2, 3]
-
-
-def test_a_return_drops_only_what_is_measured_again():
-    origin = Origin(1, 0, LOG)
-    both_values = MetricsLine(5, values={"loss": 1.0, "rate": 0.1})
-    merged = merge([(origin, both_values), (origin, MetricsLine(4, values={"loss": 2.0}))])
+    two = MetricsLine(5, values={"loss": 1.0, "rate": 0.1})
+    merged = merge([(origin, two), (origin, MetricsLine(4, values={"loss": 2.0}))])
     assert [entry.line.values for entry in merged] == [{"rate": 0.1}, {"loss": 2.0}]
-
-
-def test_a_late_line_without_a_step_has_nothing_read_again():
-    run = run_of([*lines(1, [10], 1, begin=0), *lines(2, [30], 2, begin=20)])
-    run.add(Origin(1, 0, LOG), MetricsLine(time=5.0, values={"speed": 1.0}))
-    run.add(Origin(1, 0, Source.JOB), MetricsLine(10, event="FAILED: x", kind="verdict"))
-    assert not run.out_of_order
 
 
 def test_several_runs_in_one_file_are_curves_of_their_own():

@@ -38,7 +38,6 @@ def test_what_a_learner_told_is_brought_forward_to_the_newest_metrics(told, know
 
 def test_an_even_pace_has_no_interval():
     left = time_left(run_of([(s, 2.0 * s) for s in range(10, 500, 10)]), 490, 0.49)
-    assert left is not None
     assert (left.low_s, left.middle_s, left.high_s) == pytest.approx((1020, 1020, 1020))
 
 
@@ -48,22 +47,17 @@ def test_a_slow_stretch_widens_the_interval():
         now += 5.0 if 60 <= step < 80 else 1.0
         times.append((step, now))
     left = time_left(run_of(times), 120, 0.5)
-    assert left is not None
     assert left.middle_s == pytest.approx(120, rel=0.05)
     assert left.high_s > 400
     assert left.low_s <= 121
 
 
-@pytest.mark.parametrize(("step", "done"), [(None, 0.5), (10, None), (10, 0.0), (10, 1.0)])
-def test_nobody_can_tell_without_a_share_done(step, done):
-    assert time_left(run_of([(s, float(s)) for s in range(20)]), step, done) is None
-
-
-def test_steps_that_are_reported_before_their_share_count_as_done():
+def test_nobody_can_tell_without_a_share_done():
     run = run_of([(s, 1.0 * s) for s in range(1, 101)])
-    left = time_left(run, 50, 0.5)
-    assert left is not None
-    assert left.middle_s == 0.0
+    for step, done in ((None, 0.5), (10, None), (10, 0.0), (10, 1.0)):
+        assert time_left(run, step, done) is None
+    # Steps that are reported before their share count as done.
+    assert time_left(run, 50, 0.5).middle_s == 0.0
 
 
 def test_the_queue_between_two_attempts_does_not_count():
@@ -73,7 +67,6 @@ def test_the_queue_between_two_attempts_does_not_count():
     for step in range(101, 141):
         run.add(Origin(2, 0, Source.LOOP), MetricsLine(step, 1, 40_000.0 + step, {"loss": 1.0}))
     left = time_left(run, 140, 0.5)
-    assert left is not None
     assert left.high_s == pytest.approx(140, rel=0.05)
 
 
@@ -100,16 +93,16 @@ def test_the_waits_of_earlier_attempts_are_counted_for_each_job_that_follows():
     run = attempts_of([(1000.0, NEAR), (3000.0, NEAR)], [0.0, 1600.0, 5000.0])
     assert queue_waits(run) == [600.0, 2000.0]
     left = time_left(run, 300, 0.5, JobLimit(each_s=1000.0, left_s=0.0))  # 300 steps more
-    assert left is not None
     assert (left.jobs, left.queue_s) == (3, 3 * 1300.0)
     assert (left.low_s, left.middle_s, left.high_s) == pytest.approx((4800, 6900, 9000))
     assert left.text == "80 min to 2 h 30 min left, of which 65 min in the queue"
+    by_a_person = attempts_of([(1000.0, "HALTED: dlctl halt asked for it")], [0.0, 90000.0])
+    assert queue_waits(by_a_person) == [], "it is not the queue's"
 
 
 def test_a_job_with_enough_time_left_waits_for_nothing():
     run = attempts_of([(1000.0, NEAR)], [0.0, 1600.0])
     left = time_left(run, 200, 0.8, JobLimit(1000.0, 900.0))
-    assert left is not None
     assert (left.jobs, left.middle_s, left.text) == (0, 500.0, "about 8 min left")
 
 
@@ -117,11 +110,5 @@ def test_without_a_wait_seen_before_it_says_that_there_will_be_one():
     run = attempts_of([], [0.0])
     for limit, word in ((JobLimit(1000, 900), "1 more job"), (JobLimit(500, 100), "2 more jobs")):
         left = time_left(run, 100, 0.5, limit)
-        assert left is not None
         assert left.text == f"about 17 min left, and the wait for {word} in the queue"
         assert left.queue_s is None
-
-
-def test_the_wait_after_a_halt_by_a_person_is_not_the_queues():
-    run = attempts_of([(1000.0, "HALTED: dlctl halt asked for it")], [0.0, 90000.0])
-    assert queue_waits(run) == []

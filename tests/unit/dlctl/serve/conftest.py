@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from rest_server import RestServer, running
@@ -16,7 +15,7 @@ from dlctl.service.pool import Pool
 
 
 @pytest.fixture
-def desk(tmp_path, monkeypatch) -> Iterator[Desk]:
+def desk(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     made = Desk(Client(RecordStore(), pool=Pool(open_site)), "local")
@@ -25,6 +24,6 @@ def desk(tmp_path, monkeypatch) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def server(desk, tmp_path) -> Iterator[RestServer]:
+def server(desk, tmp_path):
     with running(desk, run.Place()) as port:
         yield RestServer({"XDG_STATE_HOME": str(tmp_path / "state")}, tmp_path, port)

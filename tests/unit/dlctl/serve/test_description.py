@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
 from repository import REPOSITORY
 
+from dlctl.serve import openapi
 from dlctl.serve.app import OPERATIONS
 from dlctl.serve.openapi import describe, page
 
@@ -39,6 +41,11 @@ def test_each_schema_has_a_name_that_generators_can_take():
     names = [each.get("title", name) for name, each in schemas.items()]
     assert all(name.isidentifier() for name in names)
     assert len({name.lower() for name in names}) == len(names)
+
+
+def test_two_schemas_never_share_a_name():
+    with pytest.raises(AssertionError, match="two schemas"):
+        openapi._add({"Made": {"type": "object"}}, "Made", {"type": "string"})
 
 
 def test_the_page_shows_each_operation_and_loads_nothing():

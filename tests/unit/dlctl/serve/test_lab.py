@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -33,7 +32,7 @@ def block(kind: str, number: int = 0) -> str:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd")
-def test_systemd_takes_the_unit_of_the_page(tmp_path: Path) -> None:
+def test_systemd_takes_the_unit_of_the_page(tmp_path):
     (tmp_path / ".local/bin").mkdir(parents=True)
     (tmp_path / ".local/bin/dlctl").symlink_to("/bin/true")
     unit = tmp_path / "dlctl.service"
@@ -47,7 +46,7 @@ def test_systemd_takes_the_unit_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def lab(xdg: Any, tmp_path: Path) -> Iterator[Any]:
+def lab(xdg, tmp_path):
     """`ask(path, data, method, **headers)` through the nginx of the page, as alice."""
     program = shutil.which("nginx")
     if not program:
@@ -111,7 +110,7 @@ def refused(ask: Any, *arguments: Any, **headers: str) -> int:
         return error.code
 
 
-def test_a_training_goes_through_nginx_with_its_events_and_sockets(lab: Any) -> None:
+def test_a_training_goes_through_nginx_with_its_events_and_sockets(lab):
     from websockets.sync.client import connect
 
     assert refused(lab, "/api/v1/trainings", Authorization="") == 401

@@ -1,4 +1,4 @@
-"""What strangers do to a server that runs: others notice nothing, and it stays small."""
+"""Strangers at a server that runs: others notice nothing, and it stays small."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -38,7 +37,7 @@ except PermissionError:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RestServer]:
+def server(tmp_path):
     env = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state"), "DLCTL_SITE": "local"}
     made = RestServer(env, tmp_path, free_port())
     made.start()
@@ -86,16 +85,6 @@ def test_a_head_without_end_is_cut_off(server, word):
         assert sent < 64 << 20
     assert memory_bytes(server) - before < MORE_MEMORY_BYTES
     assert server.ask(LIST).status == 200
-
-
-def test_a_body_of_50_gb_is_refused_before_it_comes(server):
-    before = memory_bytes(server)
-    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=60)) as stranger:
-        stranger.sendall((f"POST {LIST} HTTP/1.1\r\nhost: 127.0.0.1:{server.port}\r\n"
-                          f"authorization: Bearer {server.token}\r\n"
-                          f"content-length: {50 << 30}\r\n\r\n").encode())  # fmt: skip
-        assert stranger.recv(100).startswith(b"HTTP/1.1 413 ")
-    assert memory_bytes(server) - before < MORE_MEMORY_BYTES
 
 
 def test_another_user_can_not_open_the_socket():

@@ -1,9 +1,11 @@
-"""What a request may say, and that checks and description agree about it."""
+"""Requests are checked as the description says."""
 
 from __future__ import annotations
 
 import base64
+import io
 import json
+import zipfile
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +15,10 @@ import pytest
 from login_side import make_record
 
 from dlctl.contract import State
+from dlctl.errors import TransferError
+from dlctl.files.listing import SiteFile
 from dlctl.record import GONE
-from dlctl.serve import openapi, results, trainings
+from dlctl.serve import results, trainings
 from dlctl.serve.app import OPERATIONS
 from dlctl.serve.older import models
 from dlctl.serve.openapi import describe
@@ -24,7 +28,7 @@ LIST = "/api/v1/trainings"
 
 
 @pytest.fixture
-def training(desk) -> str:
+def training(desk):
     desk.mine.store.add(make_record(site="local", training_id="t-1", state=State.TRAINING))
     return f"{LIST}/t-1"
 
@@ -35,10 +39,8 @@ def test_a_path_allows_all_its_methods(server):
         refused = server.ask(path, "PUT", b"")
         assert refused.status == 405
         assert {*refused.headers["allow"].split(", ")} == {*methods.split()}, path
-
-
-def test_a_slash_at_the_end_leads_nowhere_else(server):
-    assert server.ask(f"{LIST}/").status == server.ask("/v1/models/", "POST", b"").status == 404
+    for status in (server.ask(f"{LIST}/").status, server.ask("/v1/models/", "POST", b"").status):
+        assert status == 404, "a slash at the end leads nowhere else"
 
 
 @pytest.mark.parametrize(("since", "status"), [
@@ -70,17 +72,8 @@ def test_description_and_checks_have_one_source():
     form = known["paths"][LIST]["post"]["requestBody"]["content"]["multipart/form-data"]
     assert form["schema"]["properties"]["code"]["format"] == "binary"
     assert form["encoding"]["overrides"] == {"contentType": "application/json"}
-
-
-def test_only_what_needs_no_token_is_described_so():
-    paths = describe(OPERATIONS)["paths"]
-    free = [path for path, each in paths.items() if each.get("get", {}).get("security") == []]
-    assert free == ["/api/v1/health"]
-
-
-def test_two_schemas_never_share_a_name():
-    with pytest.raises(AssertionError, match="two schemas"):
-        openapi._add({"Made": {"type": "object"}}, "Made", {"type": "string"})
+    free = [p for p, each in known["paths"].items() if each.get("get", {}).get("security") == []]
+    assert free == ["/api/v1/health"], "all else needs a token"
 
 
 def test_a_form_says_what_json_does(server, monkeypatch):
@@ -119,17 +112,14 @@ def test_a_whole_number_is_tuned_as_one(server, training, monkeypatch):
         assert server.send(training, wrong, "PATCH").status == 400, wrong
 
 
-def test_a_body_of_the_older_interface_is_bounded(server, training):
-    assert server.send("/v1/models/t-1", {"status": "x" * (1 << 20)}, "PATCH").status == 413
-    assert server.send("/v1/models/t-1", {"status": "delete"}, "PATCH").status == 400
-
-
 def test_the_events_of_older_clients_are_ours(server, training, monkeypatch):
     known = []
     monkeypatch.setattr(webhooks, "endpoints", lambda *_: list(known))
     monkeypatch.setattr(webhooks, "register", lambda _s, _r, each: known.append(each) or each)
     monkeypatch.setattr(
         webhooks, "unregister", lambda _s, _r, each: known.remove(each))  # fmt: skip
+    for status, code in (("x" * (1 << 20), 413), ("delete", 400)):
+        assert server.send("/v1/models/t-1", {"status": status}, "PATCH").status == code
     events = "/v1/models/t-1/events"
     told = {"id": "mine", "url": "https://a.example/x"}
     said = {"url": told["url"], "type": "update"}
@@ -189,10 +179,46 @@ def test_part_of_a_file(asked, span):
     assert results.span_of(asked, 11) == span
 
 
-@pytest.mark.parametrize("position", ["nonsense", "{}x", '{"a": Infinity}', "[1]", '{"a": "x"}'])
+def test_results_whose_names_are_no_text_are_in_the_zip(desk, monkeypatch):
+    files = [SiteFile("caf\udce9.txt", "f", 2, "", ""), SiteFile("b", "f", 2, "", "")]
+    monkeypatch.setattr(results, "files_of", lambda *_: ("/there", files))
+    monkeypatch.setattr(results, "read_part", lambda *_: iter([b"ab"]))
+    call = SimpleNamespace(desk=desk)
+    content = b"".join(results.zipped(call, make_record(site="local"), "results"))
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.namelist() == ["caf?.txt", "b"]
+
+
+@pytest.mark.parametrize("content", [None, b"123"])
+def test_a_file_that_is_shorter_than_it_was_is_not_called_whole(desk, tmp_path, content):
+    path = tmp_path / "model.pt"
+    if content is not None:
+        path.write_bytes(content)
+    with desk.open("local") as session, pytest.raises(TransferError, match=r"model\.pt"):
+        list(results.read_part(session, str(path), 0, 5))
+
+
+def test_each_site_is_looked_at_again_when_somebody_asks(desk, monkeypatch):
+    woken: list[str] = []
+    now = [1000.0]
+    monkeypatch.setattr(desk.live, "wake", woken.append)
+    monkeypatch.setattr("dlctl.serve.desk.time", SimpleNamespace(monotonic=lambda: now[0]))
+    one, other = (make_record(site=site, state=State.TRAINING) for site in ("one", "other"))
+    desk.keep_new([one, other])
+    now[0] += 3600
+    desk.keep_new([one])
+    now[0] += 1
+    desk.keep_new([other, one])
+    assert woken.count("one") == woken.count("other") == 2
+
+
+@pytest.mark.parametrize("position", [
+    "nonsense", "{}x", '{"a": Infinity}', "[1]", '{"a": "x"}',
+    pytest.param("[" * 200_000, id="deep"),
+])  # fmt: skip
 def test_a_position_of_no_stream_is_refused(server, training, position):
     packed = base64.urlsafe_b64encode(zlib.compress(position.encode())).decode()
-    for sent in (packed, position):
+    for sent in (packed, position[:1000]):
         answer = server.ask(f"{training}/metrics", accept="text/event-stream", last_event_id=sent)
         assert answer.status == 400 and "Last-Event-ID" in answer.json["detail"]
 
@@ -210,13 +236,12 @@ def test_pages_have_each_training_once_though_many_are_as_old(server, desk):
     assert seen == sorted(names, reverse=True)
 
 
-def test_head_reads_no_stream(server, desk, training):
+def test_what_is_as_described_but_means_nothing_is_422_and_head_reads_no_stream(
+    server, desk, training
+):
     told = server.ask(f"{training}/logs", "HEAD", accept="text/event-stream")
     assert not desk.followers._sites
     assert told.status == 200 and told.headers["content-type"].startswith("text/event-stream")
-
-
-def test_what_is_as_described_but_means_nothing_is_422(server, training):
     for query in ("grep=[", "rank=first", "since=someday"):
         answer = server.ask(f"{training}/logs?{query}")
         assert answer.status == 422 and answer.json["detail"], query

@@ -1,4 +1,4 @@
-"""What an archive, a repository or a body may bring without harm to this machine."""
+"""No archive, repository or body harms this machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from login_side import make_record
@@ -38,7 +39,7 @@ def committed(folder: Path) -> str:
 
 
 @pytest.fixture
-def repository(desk, tmp_path, monkeypatch) -> Path:
+def repository(desk, tmp_path, monkeypatch):
     monkeypatch.setattr(uploads, "_PROTOCOLS", "file")
     folder = tmp_path / "repository"
     folder.mkdir()
@@ -50,12 +51,20 @@ def brought(folder: Path, manifest: bytes | None = None) -> Path:
     return uploads.folder_of(manifest, git=found)
 
 
-def test_a_commit_is_the_same_upload_each_time(repository):
-    (repository / "manifest.yml").write_text("name: x\n")
-    committed(repository)
-    first = brought(repository)
+def test_the_same_commit_is_the_same_folder(desk, tmp_path, monkeypatch):
+    ssh = tmp_path / "bin/ssh"
+    ssh.parent.mkdir()
+    ssh.write_text('#!/bin/sh\nfor command; do :; done\nexec sh -c "$command"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "manifest.yml").write_text("name: x\n")
+    wanted = f"ssh://there{there}", committed(there)
+    first = uploads.folder_of(None, git=wanted)
     time.sleep(1.1)  # Git's index knows times
-    assert brought(repository) == first, "a repeated request would be another one"
+    assert uploads.folder_of(None, git=wanted) == first, "a repeated request would be another one"
+    assert sorted(each.name for each in first.iterdir()) == [".git", "manifest.yml"]
 
 
 def test_a_repository_writes_and_reads_only_its_own_files(repository, tmp_path):
@@ -118,14 +127,59 @@ def test_empty_files_and_folders_count(desk, monkeypatch):
     refused(tar_of(*(folder_in_tar(str(number)) for number in range(11))))
 
 
+def test_what_would_fill_the_disk_is_refused(desk, monkeypatch):
+    monkeypatch.setattr(uploads, "MOST_UNPACKED_BYTES", 1 << 20)
+    refused(io.BytesIO(zipped({"zeros": "\0" * (4 << 20)})))
+
+
+def test_an_archive_that_climbs_or_links_is_refused(server):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        link = tarfile.TarInfo("code")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    for content in (zipped({"../evil": "x"}), zipped({"/evil": "x"}), made.getvalue(), b"none"):
+        answer = server.send_form(LIST, {"manifest": "name: x", "code": content})
+        assert answer.status == 422, answer
+    assert not [*uploads.uploads_folder().iterdir()]
+
+
+def test_the_same_upload_is_kept_once_and_an_unused_one_goes_after_a_day(desk):
+    def send() -> Path:
+        return uploads.folder_of(b"name: x", io.BytesIO(zipped({"run.py": "pass"})))
+
+    folder = send()
+    assert send() == folder
+    assert sorted(each.name for each in folder.iterdir()) == ["manifest.yml", "run.py"]
+    uploads.remove_unused([])
+    assert folder.exists()
+    old = time.time() - 2 * 24 * 3600
+    os.utime(folder, (old, old))
+    record: Any = type("Record", (), {"manifest_path": str(folder / "manifest.yml")})
+    uploads.remove_unused([record])
+    assert folder.exists()
+    uploads.remove_unused([])
+    assert not folder.exists()
+
+
+def test_a_tar_that_ends_with_a_zip_is_a_tar(desk):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, content in (("run.py", b"pass"), ("data.npz", zipped({"inner": "x"}))):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    folder = uploads.folder_of(b"name: x", made)
+    assert sorted(each.name for each in folder.iterdir()) == ["data.npz", "manifest.yml", "run.py"]
+
+
 def test_a_list_or_a_header_that_would_fill_the_memory_is_refused(desk, monkeypatch):
     monkeypatch.setattr(uploads, "_MOST_LISTED_BYTES", 1 << 20)
     refused(io.BytesIO(zipped({f"{number:01000}": "" for number in range(1100)})))
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.XHDTYPE, 2 << 20
     bomb = gzip.compress(header.tobuf() + bytes(header.size), 1)
-    with pytest.raises(uploads.TooLarge):
-        uploads.folder_of(b"name: x", io.BytesIO(bomb))
+    refused(io.BytesIO(bomb))
 
 
 def test_an_archive_that_is_too_deep_is_refused_and_leaves_nothing(server):
@@ -141,6 +195,12 @@ def test_names_that_are_no_text_are_told_apart(desk):
         return uploads.folder_of(b"name: x", tar_of(made))
 
     assert sent(b"\xff") != sent(b"\xfe")
+
+
+def test_a_manifest_that_is_too_long_is_not_cut(server):
+    long = b"name: x\n" + b"#" * (1 << 20) + b"\nlearners: 2\n"
+    refused = server.send_form(LIST, {"manifest": long})
+    assert refused.status == 400 and "manifest" in refused.json["detail"]
 
 
 @pytest.mark.parametrize("said", [

@@ -16,7 +16,6 @@ from dlctl.contract import Action, Endpoint, Next, State, Verdict
 from dlctl.errors import Misused, RecordError
 from dlctl.lifecycle.notices import TRIES, tell
 from dlctl.lifecycle.session import Session
-from dlctl.record import Record
 from dlctl.service import webhooks
 from dlctl.transport.local import LocalTransport
 from learner.supervisor.notices import tell_end
@@ -25,13 +24,13 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def session(tmp_path):
     site = make_site(tmp_path, more="webhook_hosts: [127.0.0.1]")
     return Session(site, LocalTransport(), None)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Record:
+def record(tmp_path):
     """A training without `notify` that has failed, which dlctl does not know yet."""
     made = make_record(tmp_path, state=State.TRAINING, attempt=1)
     job_dir = Path(made.job_dir)
@@ -44,7 +43,7 @@ def record(tmp_path: Path) -> Record:
     return made
 
 
-def test_an_endpoint_is_kept_replaced_and_removed(session: Session, record: Record) -> None:
+def test_an_endpoint_is_kept_replaced_and_removed(session, record):
     assert webhooks.endpoints(session, record) == []
     old, new = (Endpoint("a", "failed", f"https://hook.example.org/{n}") for n in (1, 2))
     for each in (old, new, Endpoint("b", "finished", "https://hook.example.org/3", SECRET)):
@@ -68,22 +67,17 @@ def test_an_endpoint_is_kept_replaced_and_removed(session: Session, record: Reco
      (Endpoint("a", "failed", ""), "no http or https URL"),
      (Endpoint("a", "failed", "https://hook.example.org/", "hunter2"), "24 to 64 bytes")],
 )  # fmt: skip
-def test_what_is_refused(session: Session, record: Record, wanted: Endpoint, said: str) -> None:
+def test_what_is_refused(session, record, wanted, said):
     session.site.webhook_hosts.clear()
     with pytest.raises(Misused, match=said):
         webhooks.register(session, record, wanted)
-    assert webhooks.endpoints(session, record) == []
-
-
-def test_a_training_that_has_ended_takes_no_endpoint(session: Session, record: Record) -> None:
     with pytest.raises(RecordError, match="t-1 is FAILED"):
         webhooks.register(session, replace(record, state=State.FAILED),
                           Endpoint("a", "failed", "https://hook.example.org/"))  # fmt: skip
+    assert webhooks.endpoints(session, record) == []
 
 
-def test_of_programs_that_register_at_once_none_loses_its_endpoint(
-    session: Session, record: Record
-) -> None:
+def test_of_programs_that_register_at_once_none_loses_its_endpoint(session, record):
     def register(number: int) -> None:
         url = f"https://hook.example.org/{'x' * 500}"
         webhooks.register(session, record, Endpoint(str(number), "failed", url))
@@ -98,9 +92,7 @@ def test_of_programs_that_register_at_once_none_loses_its_endpoint(
 
 
 @pytest.mark.parametrize("from_node", [True, False])
-def test_an_endpoint_is_told_of_its_event_once_by_whoever_comes_first(
-    session: Session, record: Record, from_node: bool
-) -> None:
+def test_an_endpoint_is_told_of_its_event_once_by_whoever_comes_first(session, record, from_node):
     said: list[str] = []
     job_dir = Path(record.job_dir)
     plan = contract.from_json(contract.Plan, (job_dir / contract.PLAN).read_text())
@@ -119,9 +111,7 @@ def test_an_endpoint_is_told_of_its_event_once_by_whoever_comes_first(
     assert (job_dir / contract.notice_file(1, "failed", "webhook-a")).exists()
 
 
-def test_what_a_receiver_lost_comes_again_under_the_same_id(
-    session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_receiver_lost_comes_again_under_the_same_id(session, record, monkeypatch):
     monkeypatch.setattr("learner.supervisor.notices.PAUSES_S", ())
     job_dir = Path(record.job_dir)
     plan = contract.from_json(contract.Plan, (job_dir / contract.PLAN).read_text())

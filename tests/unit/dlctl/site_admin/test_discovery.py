@@ -1,4 +1,4 @@
-"""What a site says about itself: recorded answers, and the script itself under several shells."""
+"""The discovery of a site: recorded answers, and the script itself under several shells."""
 
 import shutil
 import subprocess
@@ -78,12 +78,6 @@ def test_a_controller_that_is_away_is_an_error_and_no_empty_site():
     assert found.offer.default_account == "dl"
 
 
-def test_slurm_off_the_path_gets_its_folder_into_the_file():
-    found = recorded("slurm-22.05-off-path")
-    site = make_site("x", found, SSH)
-    assert site.scheduler.path == "/home/dluser/slurm/bin"
-
-
 def test_unlike_nodes_give_the_limits_of_the_largest_with_a_comment():
     found = with_sinfo("unlike-nodes")
     site = make_site("x", found, SSH)
@@ -115,16 +109,13 @@ def test_states_and_words_of_other_versions():
     assert site.partitions["empty"].nodes == 0
 
 
-def test_time_limits():
+def test_the_words_of_slurms_answers():
     for text, time_s in {
         "infinite": None, "UNLIMITED": None, "n/a": None, "": None, "0": None, "30": 1800,
         "30:00": 1800, "1:00:00": 3600, "2-00:00:00": 172800, "1-12": 129600, "1-12:30": 131400,
         "7-00:00:00": 604800, "00:10": 10,
     }.items():  # fmt: skip
         assert parse_time_limit(text) == time_s, text
-
-
-def test_gres():
     for gres, gpus in {
         "(null)": (0, None), "": (0, None), "gpu:2": (2, None), "gpu": (1, None),
         "gpu:a100:4(S:0-1)": (4, "a100"), "gpu:a100:4(S:0,1)": (4, "a100"),
@@ -133,20 +124,13 @@ def test_gres():
         "gpu:a:1,gpu:b:2": (3, None), "gpu:2(IDX:0-1)": (2, None),
     }.items():  # fmt: skip
         assert parse_gpus(gres) == gpus, gres
-
-
-def test_node_limits_and_mpi_lists():
-    assert [parse_max_nodes(t) for t in ("1-4", "1-infinite", "3", "infinite", "0", "¹")] == [
-        4, None, 3, None, None, None,
-    ]  # fmt: skip
-    old = (RECORDED / "mpi-list-20.02-stderr.txt").read_text().splitlines()
-    assert parse_mpi_types(Answer("", 0, "\n".join(old))) == [
-        "pmix_v3",
-        "openmpi",
-        "pmi2",
-        "none",
-        "pmix",
-    ]
+    for text, nodes in {
+        "1-4": 4, "1-infinite": None, "3": 3, "infinite": None, "0": None, "¹": None,
+    }.items():  # fmt: skip
+        assert parse_max_nodes(text) == nodes, text
+    old = (RECORDED / "mpi-list-20.02-stderr.txt").read_text()
+    kinds = ["pmix_v3", "openmpi", "pmi2", "none", "pmix"]
+    assert parse_mpi_types(Answer("", 0, old)) == kinds
     assert parse_mpi_types(Answer()) == []
 
 
@@ -165,17 +149,12 @@ def test_no_answer_crashes_the_parsers(text):
             assert error.hint
 
 
-@pytest.mark.parametrize("name", ["slurm-22.05", "slurm-22.05-busy", "slurm-22.05-off-path"])
+@pytest.mark.parametrize("name", [
+    "slurm-22.05", "slurm-22.05-busy", "slurm-22.05-off-path", "unlike-nodes", "states",
+])  # fmt: skip
 def test_the_file_says_what_the_site_is(name):
-    found = recorded(name)
+    found = recorded(name) if name.startswith("slurm") else with_sinfo(name)
     site = make_site("x", found, SSH, python="/p y/python")
-    assert parse_site("x", site_text(site, found)) == site
-
-
-@pytest.mark.parametrize("name", ["unlike-nodes", "states"])
-def test_the_file_of_a_hand_made_cluster_is_right(name):
-    found = with_sinfo(name)
-    site = make_site("x", found, SSH)
     assert parse_site("x", site_text(site, found)) == site
 
 
@@ -199,6 +178,9 @@ def test_without_slurm_the_site_runs_jobs_itself():
     for site in (make_site("x", found, SSH), chosen):
         assert (site.scheduler.kind, site.launcher.kind) == ("local", "mpirun")
         assert (site.scheduler.path, site.scheduler.account, site.partitions) == (None, None, {})
+    assert make_site("x", recorded("slurm-22.05-off-path"), SSH).scheduler.path == (
+        "/home/dluser/slurm/bin"
+    )
     assert parse_site("x", site_text(chosen, recorded("slurm-22.05-off-path"))) == chosen
 
 

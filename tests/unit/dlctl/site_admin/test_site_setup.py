@@ -20,12 +20,12 @@ from dlctl.site_admin.setup import (
     setup_script,
     wants_cuda,
 )
-from dlctl.sites.files import Site, find_site, parse_site
+from dlctl.sites.files import Partition, Site, find_site, parse_site
 from dlctl.transport.local import LocalTransport
 
 
 @pytest.fixture(autouse=True)
-def no_settings_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_settings_of_pip(monkeypatch):
     """Whatever index this machine names must not be asked."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
@@ -33,7 +33,7 @@ def no_settings_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whe els")
     make_node_wheels(folder)
     make_wheel(folder, "torch", "2.15", {"torch/__init__.py": "__version__ = '2.15'\n"})
@@ -118,7 +118,7 @@ def test_each_failure_is_one_sentence_with_a_next_step(tmp_path, wheels):
     assert "another setup" in sentence and str(tmp_path / "e/env.lock") in hint
 
 
-def test_without_a_python_it_names_those_it_found(tmp_path, wheels):
+def test_without_a_python_or_space_it_says_what_it_found(tmp_path, wheels):
     old = tmp_path / "bin"
     old.mkdir()
     fake = "#!/bin/sh\ncase $2 in *version_info\\[:3\\]*) echo 3.6.8 ;; *) exit 1 ;; esac\n"
@@ -131,15 +131,12 @@ def test_without_a_python_it_names_those_it_found(tmp_path, wheels):
     end = LocalTransport().run(f"PATH={str(old)!r}:/usr/bin:/bin\n{script}", timeout_s=60)
     with pytest.raises(SiteError, match=r"no Python 3.10 or newer: found 3.6.8 \(.*/bin/python3\)"):
         parse_setup("here", end.exit_code, end.text, end.error_text)
-
-
-def test_too_little_space_is_reported_before_anything_is_created(tmp_path, wheels):
     script = setup_script(site(tmp_path / "r", offline(wheels)))
     script = script.replace("needed_kib=3145728", "needed_kib=99999999999999")
     end = LocalTransport().run(script, timeout_s=60)
     with pytest.raises(SiteError, match="there is too little space at .* MiB are free"):
         parse_setup("here", end.exit_code, end.text, end.error_text)
-    assert not (tmp_path / "r/env").exists()
+    assert not (tmp_path / "r/env").exists(), "nothing was created before"
 
 
 @pytest.mark.slow
@@ -170,14 +167,8 @@ def test_an_answer_that_was_cut_off_is_no_success():
 def test_cuda_is_expected_where_the_site_has_gpus(tmp_path):
     here = site(tmp_path, [])
     assert not wants_cuda(here) and "CUDA" in setup_advice(here)
-    gpus = here.model_copy(update={"partitions": {"g": here_partition(4)}})
+    gpus = here.model_copy(update={"partitions": {"g": Partition(gpus_per_node=4)}})
     assert wants_cuda(gpus) and not setup_advice(gpus)
-
-
-def here_partition(gpus: int):  # type: ignore[no-untyped-def]
-    from dlctl.sites.files import Partition
-
-    return Partition(gpus_per_node=gpus)
 
 
 def test_the_scripts_pass_shellcheck(tmp_path):

@@ -5,6 +5,10 @@ import time
 
 import pytest
 
+from dlctl.errors import SiteError
+from dlctl.site_admin.actions import connect, disconnect
+from dlctl.sites.files import save_site
+
 
 @pytest.fixture
 def nodes(local_site):
@@ -28,16 +32,22 @@ def test_nodes_are_listed_until_they_expire_or_are_forgotten(dlctl, nodes):
         assert word in shown, shown
     found = dlctl("sites", "nodes", "local", "--json", ok=True).json
     assert [node["host"] for node in found] == ["n7"]
-    done = dlctl("sites", "nodes", "local", "--forget", "n7", ok=True)
-    assert "forgot n7" in done.stdout
-    assert not (nodes / "n7.json").exists()
-
-
-def test_only_a_node_that_is_avoided_can_be_forgotten(dlctl, nodes):
     done = dlctl("sites", "nodes", "local", "--forget", "n6")
     assert done.exit_code == 4
     assert "does not avoid the node 'n6'" in done.stderr and "it avoids: n7" in done.stderr
-
-
-def test_a_site_without_bad_nodes_has_an_empty_list(dlctl, local_site):
+    done = dlctl("sites", "nodes", "local", "--forget", "n7", ok=True)
+    assert "forgot n7" in done.stdout
+    assert not (nodes / "n7.json").exists()
     assert dlctl("sites", "nodes", "local", "--json", ok=True).json == []
+
+
+@pytest.mark.parametrize("do", [connect, disconnect])
+def test_a_site_without_a_lasting_connection_says_why(do, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(SiteError, match="local is this machine"):
+        do("local")
+    save_site("far", "transport: {kind: ssh, host: far}\nroot: /r\n"
+              "scheduler: {kind: slurm}\nlauncher: {kind: srun}\nenvironment: {}\n")  # fmt: skip
+    with pytest.raises(SiteError, match="no connection stays open there") as error:
+        do("far")
+    assert "kind: openssh" in error.value.hint

@@ -82,18 +82,13 @@ def test_a_manifest_that_is_wrong_is_said_first(mine, manifest):
 ANSWER = (
     "sbatch: Job 41 to start at 2026-11-27T22:03:20 using 2 processors on nodes n1 in partition x"
 )
+REFUSED = "Batch job submission failed: Requested node configuration is not available"
 
 
-def test_what_slurm_says_to_a_job_that_it_only_tests():
-    assert Slurm().parse_start("Welcome\n2026-11-27T22:00:00\n", ANSWER)[0] == 200.0
-    assert Slurm().parse_start("2026-11-27T22:04:00\n", ANSWER)[0] == 0.0
-    refused = (
-        "sbatch: error: Batch job submission failed: Requested node configuration is not available"
-    )
-    seconds, why = Slurm().parse_start("2026-11-27T22:00:00\n", f"allocation failure\n{refused}")
-    assert seconds is None
-    assert (
-        why
-        == "Slurm says: Batch job submission failed: Requested node configuration is not available"
-    )
-    assert Slurm().parse_start("", ANSWER)[0] is None
+@pytest.mark.parametrize(("now", "expected"), [
+    ("Welcome\n2026-11-27T22:00:00\n", 200.0), ("2026-11-27T22:04:00\n", 0.0), ("", None),
+])  # fmt: skip
+def test_what_slurm_says_to_a_job_that_it_only_tests(now, expected):
+    assert Slurm().parse_start(now, ANSWER)[0] == expected
+    refused = Slurm().parse_start("2026-11-27T22:00:00\n", f"failure\nsbatch: error: {REFUSED}")
+    assert refused == (None, f"Slurm says: {REFUSED}")

@@ -17,6 +17,7 @@ from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 from dlctl.terminal.frame import KEYS, View, frame, metric_names
 from dlctl.terminal.plot import Drawn, Plot, draw
+from dlctl.terminal.screen import Screen
 from dlctl.terminal.text import Line, cut, printable, width_of, wrapped
 from dlctl.terminal.words import Shown, words
 
@@ -48,6 +49,11 @@ def texts(lines):
     return [line.render(False) for line in lines]
 
 
+def drawn(each, view=View(), columns=80, rows=24):  # noqa: B008
+    """Return the lines of a frame of one training."""
+    return texts(frame([each], view, columns, rows, 2000.0))
+
+
 @pytest.mark.parametrize(("columns", "rows"), SIZES)
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_frame_fits(tmp_path, columns, rows, count):
@@ -60,9 +66,18 @@ def test_a_frame_fits(tmp_path, columns, rows, count):
         assert not any(c in line for line in texts(lines) for c in "\x1b\t\n")
 
 
-@pytest.mark.parametrize("run", [Run("empty"), run_of(count=1), run_of(name=HOSTILE)])
+def run_at_odd_times():
+    run, loop = run_of(), Origin(1, 0, Source.LOOP)
+    run.add(loop, MetricsLine(401, 1, None, {"accuracy": 0.5}))
+    run.add(loop, MetricsLine(402, 1, 1e18, {"accuracy": 1e308}))
+    return run
+
+
+@pytest.mark.parametrize(
+    "run", [Run("empty"), run_of(count=1), run_of(name=HOSTILE), run_at_odd_times()]
+)
 def test_odd_runs_are_drawn(tmp_path, run):
-    for view in [View(), View(logarithmic=True), View(metric=2, smooth=True)]:
+    for view in [View(), View(logarithmic=True, by_time=True), View(metric=2, smooth=True)]:
         lines = frame([shown(run, tmp_path)], view, 80, 24, 2000.0)
         assert len(lines) == 24
         assert max(line.width for line in lines) <= 80
@@ -71,7 +86,7 @@ def test_odd_runs_are_drawn(tmp_path, run):
 def test_the_judged_metric_comes_first_and_answers_are_told(tmp_path):
     run = run_of()
     assert metric_names([shown(run, tmp_path)])[:3] == ["accuracy", "loss", "odd"]
-    text = "\n".join(texts(frame([shown(run, tmp_path)], View(), 100, 30, 2000.0)))
+    text = "\n".join(drawn(shown(run, tmp_path), View(), 100, 30))
     assert "● validation" in text
     assert "guessing" in text and "plateau" in text
     assert KEYS in text
@@ -101,6 +116,8 @@ def test_text_is_cut_by_the_columns_that_it_takes():
     assert line.fitted(5).render(False) == "数据…"
     assert line.padded(10).width == 10
     assert line.render(True).startswith("\033[38;5;1m数据\033[0m")
+    hostile = "\x1b[31mred\x1b[0m \x1b[2K🙂\x1b]0;title\x07"
+    assert printable(hostile) == "red 🙂\\x1b]0;title\\x07"
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -109,10 +126,6 @@ def test_why_a_site_does_not_answer_is_told_whole(tmp_path, count):
     some = [replace(shown(run_of(i), tmp_path), trouble=why) for i in range(count)]
     lines = texts(frame(some, View(training=count - 1), 60, 24, 2000.0))
     assert " ".join(lines[count : count + 2]) == why
-
-
-def test_colours_in_a_log_leave_no_trace():
-    assert printable("\x1b[31mred\x1b[0m \x1b[2K🙂\x1b]0;title\x07") == "red 🙂\\x1b]0;title\\x07"
 
 
 def test_bins_that_begin_or_end_without_a_number_are_drawn():
@@ -126,17 +139,8 @@ def test_bins_that_begin_or_end_without_a_number_are_drawn():
         assert any("⣿" in text or "⡇" in text or "⠁" in text for text in texts(lines))
 
 
-def test_points_without_a_time_and_odd_times_are_left_out(tmp_path):
-    run = run_of()
-    loop = Origin(1, 0, Source.LOOP)
-    run.add(loop, MetricsLine(401, 1, None, {"accuracy": 0.5}))
-    run.add(loop, MetricsLine(402, 1, 1e18, {"accuracy": 1e308}))
-    for view in (View(by_time=True), View(), View(logarithmic=True, by_time=True)):
-        assert len(frame([shown(run, tmp_path)], view, 80, 24, 2000.0)) == 24
-
-
 def test_answers_are_wrapped_between_words_where_they_stand_beside_the_curves(tmp_path):
-    lines = texts(frame([shown(run_of(), tmp_path)], View(), 160, 40, 2000.0))
+    lines = drawn(shown(run_of(), tmp_path), View(), 160, 40)
     told = [line[98:] for line in lines]
     begin = next(i for i, line in enumerate(told) if "guessing" in line)
     assert "…" not in "".join(told[begin : begin + 10])
@@ -149,6 +153,7 @@ def test_answers_are_wrapped_between_words_where_they_stand_beside_the_curves(tm
 def test_a_wrapped_text_breaks_words_only_if_they_are_wider_than_a_line():
     head = Line().add("- ")
     assert texts(wrapped(head, "one two three", 11)) == ["- one two", "  three"]
+    assert texts(wrapped(head, "one four five", 10)) == ["- one four", "  five"], "it just fits"
     assert texts(wrapped(head, "数据数据数据", 11)) == ["- 数据数据", "  数据"]
     assert texts(wrapped(head, "", 11)) == ["-"]
 
@@ -158,7 +163,7 @@ def test_what_matters_is_visible_in_each_size(tmp_path, columns, rows):
     record = make_record(tmp_path, state=State.TRAINING)
     statuses = [status_of(rank) for rank in range(16)]
     each = Shown(record, run_of(), insight(run_of(), record, None, []), statuses, ["job | hello"])
-    text = "\n".join(texts(frame([each], View(), columns, rows, 2000.0)))
+    text = "\n".join(drawn(each, View(), columns, rows))
     for word in ("t-1 TRAINING", "● validation", "✓ guessing", "plateau", "checkpoint", "rate",
                  "stable", "learner 0 on n0", "job | hello"):  # fmt: skip
         assert word in text
@@ -199,21 +204,21 @@ def test_a_robust_range_is_not_that_of_a_spike_and_says_so(tmp_path):
         run.add(loop, MetricsLine(step, 4, 1000.0 + step, {"loss": 0.05}))
     names = metric_names([shown(run, tmp_path)])
     view = View(metric=names.index("loss"))
-    flat = texts(frame([shown(run, tmp_path)], view, 200, 60, 2000.0))
+    flat = drawn(shown(run, tmp_path), view, 200, 60)
     assert "8e+307" in "\n".join(flat)
     robust = view.pressed("r", len(names), 1)
-    text = "\n".join(texts(frame([shown(run, tmp_path)], robust, 200, 60, 2000.0)))
+    text = "\n".join(drawn(shown(run, tmp_path), robust, 200, 60))
     assert "8e+307" not in text
     found = re.search(r"\[robust, y is cut: at least (\d+) points beyond\]", text)
     assert found is not None
     assert 1 <= int(found[1]) <= 10
-    short = texts(frame([shown(run_of(count=10), tmp_path)], robust, 200, 60, 2000.0))
+    short = drawn(shown(run_of(count=10), tmp_path), robust, 200, 60)
     assert "[robust, all values]" in "\n".join(short)
 
 
 def test_help_tells_all_keys_and_the_next_key_ends_it(tmp_path):
     view = View().pressed("?", 3, 1)
-    text = "\n".join(texts(frame([shown(run_of(), tmp_path)], view, 80, 24, 2000.0)))
+    text = "\n".join(drawn(shown(run_of(), tmp_path), view, 80, 24))
     for key in ("← →", "↑ ↓", "l", "s", "r", "t", "+ -", "p", "q", "?"):
         assert f"\n{key:>8}  " in text
     assert view.pressed("?", 3, 1) == View()
@@ -241,5 +246,17 @@ def test_what_is_measured_without_a_step_is_drawn_over_time(tmp_path):
         run.add(
             Origin(1, 0, Source.NODE), MetricsLine(-1, None, 100.0 + 60 * at, {"cpu_percent": at})
         )
-    lines = texts(frame([shown(run, tmp_path)], View(), 80, 30, 400.0))
+    lines = drawn(shown(run, tmp_path), View(), 80, 30)
     assert not [line for line in lines if " -1 " in f"{line} "], lines
+
+
+def test_the_rest_of_a_row_is_erased_unless_its_last_column_is_drawn(monkeypatch, capsys):
+    monkeypatch.setattr(Screen, "size", (20, 5))
+    screen = Screen(colours=False)
+    screen._entered = True
+    screen.show([Line().add("x" * 20), Line().add("ends in blanks".ljust(20)), Line().add("short")])
+    sent = capsys.readouterr().out.split("\033[")
+    assert [text.partition("H")[2] for text in sent if "H" in text] == [
+        "x" * 20, "ends in blanks", "short",
+    ]  # fmt: skip
+    assert [text for text in sent if text == "K"] == ["K", "K"]

@@ -83,9 +83,11 @@ def test_without_a_trial_it_says_so():
     assert f"no trial has ended well so far{failed}" in " ".join(" ".join(lines).split())
 
 
-def test_a_broken_search_says_what_is_wrong():
-    what = Shown(RECORD, None, "search/trials.jsonl: line 3 is no event of a search")
-    assert drawn(what)[1] == "search/trials.jsonl: line 3 is no event of a search"
+def test_what_is_not_known_is_not_guessed():
+    broken = Shown(RECORD, None, "search/trials.jsonl: line 3 is no event of a search")
+    assert drawn(broken)[1] == "search/trials.jsonl: line 3 is no event of a search"
+    without_brokers = Shown(RECORD, Overview(trials_of(4, 1)))
+    assert "trials   1 of 40 ended, 0 failed, 3 outstanding" in drawn(without_brokers)
 
 
 def test_a_search_that_has_ended_shows_neither_budget_nor_workers():
@@ -116,8 +118,3 @@ def test_a_pipe_gets_a_line_for_each_trial():
     assert "\n" not in line
     (bad,) = trials_of(1, failed=1.0).rows
     assert trial_line(bad, trials, is_best=False).endswith("ValueError: the loss is <b>odd</b>")
-
-
-def test_an_overview_without_brokers_does_not_guess_what_runs():
-    what = Shown(RECORD, Overview(trials_of(4, 1)))
-    assert "trials   1 of 40 ended, 0 failed, 3 outstanding" in drawn(what)

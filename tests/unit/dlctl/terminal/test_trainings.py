@@ -29,6 +29,10 @@ def test_it_fits(columns):
     lines = frame(RECORDS, {"testbed": "does not answer"}, columns, 6, NOW)
     assert len(lines) == 6
     assert lines[-1].render(False) == "and 2 more"
+    # No id is cut off for reasons that nobody has.
+    known = make_record(training_id="my-training-6vpg67su", state=State.TRAINING, seen_at=NOW,
+                        site="testcluster", epoch=31, epochs=300, ends_at=NOW + 120)  # fmt: skip
+    assert "my-training-6vpg67su" in table([known], 80, NOW)[1].render(False)
 
 
 def test_why_and_when():
@@ -45,9 +49,3 @@ def test_why_and_when():
 def test_what_is_unusual_in_a_training_at_work_is_told(reason):
     """`list` said TRAINING and nothing else of a learner that was silent."""
     assert reason_of(make_record(state=State.TRAINING, seen_at=NOW, reason=reason), NOW) == reason
-
-
-def test_no_id_is_cut_off_for_reasons_that_nobody_has():
-    known = make_record(training_id="my-training-6vpg67su", state=State.TRAINING, seen_at=NOW,
-                        site="testcluster", epoch=31, epochs=300, ends_at=NOW + 120)  # fmt: skip
-    assert "my-training-6vpg67su" in table([known], 80, NOW)[1].render(False)

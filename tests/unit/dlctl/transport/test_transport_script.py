@@ -14,7 +14,7 @@ MARKER = b"marker"
 
 
 class Played:
-    """What a login shell sends, when it sends it; keeps who was killed."""
+    """A login shell's output, sent when the test says; keeps who was killed."""
 
     def __init__(self) -> None:
         self.output: queue.Queue[bytes] = queue.Queue()
@@ -65,7 +65,7 @@ def late(streams: Played, text: bytes) -> None:
     threading.Timer(0.2, streams.output.put, [text]).start()
 
 
-def test_a_script_that_has_not_begun_yet_is_ended_with_its_process_group() -> None:
+def test_a_script_that_has_not_begun_yet_is_ended_with_its_process_group():
     streams = Played()
     process = ScriptProcess(streams, "played", MARKER, 10)
     late(streams, MARKER + b"77\n")
@@ -73,7 +73,7 @@ def test_a_script_that_has_not_begun_yet_is_ended_with_its_process_group() -> No
     assert streams.killed == [77]
 
 
-def test_so_is_one_whose_input_breaks_at_once(monkeypatch) -> None:
+def test_so_is_one_whose_input_breaks_at_once(monkeypatch):
     streams = Played()
     monkeypatch.setattr("dlctl.transport.script._framed", lambda script: (b"", MARKER))
     late(streams, b"Welcome\n" + MARKER + b"78\n")
@@ -87,7 +87,7 @@ def test_so_is_one_whose_input_breaks_at_once(monkeypatch) -> None:
     assert streams.killed[0] == 78
 
 
-def test_a_shell_that_says_nothing_is_not_waited_for_long(monkeypatch) -> None:
+def test_a_shell_that_says_nothing_is_not_waited_for_long(monkeypatch):
     streams = Played()
     monkeypatch.setattr("dlctl.transport.script._BEGIN_GRACE_S", 0.1)
     ScriptProcess(streams, "played", MARKER, 10).kill()

@@ -1,5 +1,6 @@
 """A record made anew from job directories, by a machine that knows nothing."""
 
+import contextlib
 import json
 import sqlite3
 from dataclasses import replace
@@ -27,12 +28,21 @@ def other(tmp_path):
     return RecordStore(tmp_path / "other.db")
 
 
+def in_file(scene, statement):
+    """Do something with the record's file that dlctl doesn't do, and return the first column."""
+    with contextlib.closing(sqlite3.connect(scene.store.path)) as connection, connection:
+        return [row[0] for row in connection.execute(statement)]
+
+
 def test_another_laptop_learns_all_in_few_calls(scene, other):
-    ended, waiting = send(scene), None
+    ended = send(scene)
     run_everything(scene)
     waiting = send(scene)
-    mine = {each.training_id: each for each in refresh(scene.session, scene.store.all(),
-                                                       scene.store)}  # fmt: skip
+    plan = scene.root / "jobs" / waiting.training_id / contract.PLAN
+    known = contract.read_record(contract.Plan, plan)
+    plan.write_text(contract.to_json(replace(known, tags=["sweep", "batch-1"])))
+    known = refresh(scene.session, scene.store.all(), scene.store)
+    mine = {each.training_id: each for each in known}
     transport = BadTransport()
     found = adopt(scene.connect(transport), other)
     assert transport.calls == 2, "the second asks for what the verdict does not say: `made`"
@@ -40,6 +50,7 @@ def test_another_laptop_learns_all_in_few_calls(scene, other):
     theirs = {each.training_id: each for each in other.all()}
     assert theirs[ended.training_id].state is State.COMPLETED
     assert theirs[waiting.training_id].state is State.PENDING
+    assert theirs[waiting.training_id].tags == ["sweep", "batch-1"]
     for training_id, record in theirs.items():
         same = ("name", "job_dir", "created_at", "attempt", "job_id", "state", "reason", "site")
         assert [getattr(record, n) for n in same] == [getattr(mine[training_id], n) for n in same]
@@ -90,14 +101,6 @@ def test_a_hint_of_a_training_without_checkpoints_offers_none(scene):
     assert with_made(scene.session, record).hint == record.hint
 
 
-def test_tags_are_adopted(scene, other):
-    record = send(scene)
-    plan = scene.root / "jobs" / record.training_id / contract.PLAN
-    known = contract.read_record(contract.Plan, plan)
-    plan.write_text(contract.to_json(replace(known, tags=["sweep", "batch-1"])))
-    assert adopt(scene.session, other).added[0].tags == ["sweep", "batch-1"]
-
-
 def test_what_is_known_stays_as_it_is(scene):
     record = send(scene)
     before = scene.store.all()
@@ -140,16 +143,13 @@ def test_a_later_attempt_and_a_scheduler_that_is_silent(scene, other):
     assert found.records[0].stale_since is not None
 
 
-def test_a_site_without_a_root_has_nothing(scene, other, tmp_path):
-    scene.site = scene.site.model_copy(update={"root": str(tmp_path / "nowhere")})
-    assert adopt(scene.connect(BadTransport()), other).added == []
-
-
-def test_code_of_another_machine_is_not_rebuilt_from_here(scene, other):
+def test_code_of_another_machine_is_not_rebuilt_from_here(scene, other, tmp_path):
     send(scene)
     record = adopt(scene.session, other).added[0]
     with pytest.raises(ManifestError, match="submitted from another machine"):
         prepare_again(record, scene.site)
+    scene.site = scene.site.model_copy(update={"root": str(tmp_path / "nowhere")})
+    assert adopt(scene.connect(BadTransport()), other).added == [], "a site without a root"
 
 
 # A record that is damaged -------------------------------------------------------------------------
@@ -186,9 +186,7 @@ def test_what_can_be_read_of_a_damaged_record_is_saved(scene):
 
 def test_a_record_of_a_newer_dlctl_is_neither_damaged_nor_changed(scene):
     send(scene)
-    with sqlite3.connect(scene.store.path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    connection.close()
+    in_file(scene, "PRAGMA user_version = 99")
     assert scene.store.repair() is None
     with pytest.raises(RecordError, match="newer version"):
         adopt(scene.session, scene.store)
@@ -198,13 +196,9 @@ def test_a_record_of_a_newer_dlctl_is_neither_damaged_nor_changed(scene):
 def test_fields_of_a_newer_dlctl_survive_an_adoption(scene):
     """Two versions of dlctl share one record: the older one must not drop what it does not know."""
     record = send(scene)
-    with sqlite3.connect(scene.store.path) as connection:
-        connection.execute("UPDATE trainings SET fields = json_set(fields, '$.colour', 'red')")
-    connection.close()
+    in_file(scene, "UPDATE trainings SET fields = json_set(fields, '$.colour', 'red')")
     adopt(scene.session, scene.store)
     refresh(scene.session, scene.store.all(), scene.store)
     scene.store.mark_fetched(scene.store.find(record.training_id))
-    with sqlite3.connect(scene.store.path) as connection:
-        fields = json.loads(connection.execute("SELECT fields FROM trainings").fetchone()[0])
-    connection.close()
-    assert fields["colour"] == "red"
+    (fields,) = in_file(scene, "SELECT fields FROM trainings")
+    assert json.loads(fields)["colour"] == "red"

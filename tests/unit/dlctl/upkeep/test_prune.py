@@ -1,4 +1,4 @@
-"""What may go at a site goes, and nothing that anybody may be using at that moment."""
+"""`dlctl prune` removes what may go, and nothing that anybody may be using at that moment."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.stores import CachedData
 from dlctl.data import SiteCache
-from dlctl.errors import DlctlError, RecordError, RemoteCommandError
+from dlctl.errors import DlctlError, RecordError
 from dlctl.files.site_folders import all_damaged, damaged
 from dlctl.lifecycle import cancel, delete, refresh, resume, submit
 from dlctl.record import RecordStore
@@ -58,6 +58,14 @@ def prune_now(scene, **how):
     return remove(scene.session, scene.store, look(scene.session, scene.store, ANY, **how))
 
 
+def leave_unused(scene):
+    """Leave what a training that is gone has shared, and nobody has asked for since."""
+    completed(scene)
+    prune_now(scene)
+    age(*shared(scene))
+    return look(scene.session, scene.store, ANY)
+
+
 # Trainings ----------------------------------------------------------------------------------------
 
 
@@ -79,7 +87,7 @@ def test_what_has_ended_goes_and_what_waits_or_runs_stays(scene):
     assert [each.training_id for each in scene.store.all()] == [waiting.training_id]
 
 
-def test_only_what_ended_long_ago_goes(scene):
+def test_only_what_ended_long_ago_goes_and_a_silent_scheduler_ends_nothing(scene):
     record = completed(scene)
     verdict = job(scene, record) / contract.verdict_file(1)
     assert look(scene.session, scene.store, 30 * DAY_S).trainings == []
@@ -88,30 +96,22 @@ def test_only_what_ended_long_ago_goes(scene):
     )  # noqa: E501
     assert len(look(scene.session, scene.store, 30 * DAY_S).trainings) == 1
     assert look(scene.session, scene.store, 50 * DAY_S).trainings == []
-
-
-def test_a_scheduler_that_is_silent_ends_nothing(scene):
+    prune_now(scene)
     send(scene)
     scene.scheduler.silent = True
     assert look(scene.session, scene.store, ANY).trainings == []
 
 
-def test_a_training_that_goes_on_stays(scene):
+def test_a_training_that_goes_on_or_may_go_on_stays(scene):
     record = completed(scene)
     action = contract.Action(contract.Next.RETRY, "a node was lost", 2, "job", time.time() + 500)
     verdict = contract.Verdict(1, "1", State.FAILED, "A node was lost.", action=action)
     (job(scene, record) / contract.verdict_file(1)).write_text(contract.to_json(verdict))
     assert [r.state for r in take_inventory(scene.session).records] == [State.QUEUED]
     assert look(scene.session, scene.store, ANY).trainings == []
-
-
-def test_a_job_that_ended_without_a_word_may_go_on_and_stays(scene):
-    """The next dlctl that looks begins another attempt: see `dlctl.lifecycle.watch`."""
-    record = completed(scene)
+    # Without a word the next dlctl that looks begins another attempt: `dlctl.lifecycle.watch`.
     (job(scene, record) / contract.verdict_file(1)).unlink()
     scene.scheduler.set_state(1, "NODE_FAIL")
-    plan = contract.read_record(contract.Plan, job(scene, record) / contract.PLAN)
-    assert plan.lifecycle is not None
     known = take_inventory(scene.session).records[0]
     assert known.state is State.QUEUED and "next dlctl command" in known.reason
     assert look(scene.session, scene.store, ANY).trainings == []
@@ -161,28 +161,21 @@ def go_on(scene):
     return resume(scene.session, record, scene.store, lambda r: scene.request(r.training_id))
 
 
-def test_a_training_that_was_resumed_after_the_look_stays(scene):
+@pytest.mark.parametrize("keep_results", [False, True])
+def test_a_training_that_was_resumed_after_the_look_stays(scene, keep_results):
     record = halted(scene)
-    going = look(scene.session, scene.store, ANY)
+    share = job(scene, record) / "checkpoints/step-1/share"
+    share.parent.mkdir(parents=True)
+    share.write_text("x" * 10_000)
+    going = look(scene.session, scene.store, ANY, keep_results=keep_results)
     assert [each.record.training_id for each in going.trainings] == [record.training_id]
     again = go_on(scene)
     assert again.attempt == 2
     done = remove(scene.session, scene.store, going)
     assert done.trainings == [] and "attempt 2" in done.stays[record.training_id]
-    assert scene.store.all()[0].attempt == 2
+    assert scene.store.all()[0].attempt == 2 and share.exists()
     run_everything(scene)
     assert refresh(scene.session, [again], scene.store)[0].state is State.COMPLETED
-
-
-def test_checkpoints_of_a_training_that_was_resumed_after_the_look_stay(scene):
-    record = halted(scene)
-    share = job(scene, record) / "checkpoints/step-1/share"
-    share.parent.mkdir(parents=True)
-    share.write_text("x" * 10_000)
-    going = look(scene.session, scene.store, ANY, keep_results=True)
-    go_on(scene)
-    done = remove(scene.session, scene.store, going)
-    assert record.training_id in done.stays and share.exists()
 
 
 @pytest.mark.slow
@@ -191,25 +184,16 @@ def test_a_resumption_and_a_prune_at_the_same_time_leave_all_or_nothing(scene):
     for _ in range(8):
         record = halted(scene)
         going = look(scene.session, scene.store, ANY)
-        outcome = []
-
-        def resumes(record=record, outcome=outcome):
-            try:
-                mine = scene.connect(LocalTransport())
-                outcome.append(resume(mine, record, scene.store,
-                                      lambda r: scene.request(r.training_id)))  # fmt: skip
-            except DlctlError as error:
-                outcome.append(error)
-
-        thread = threading.Thread(target=resumes)
-        thread.start()
-        done = remove(scene.connect(LocalTransport()), scene.store, going)
-        thread.join()
+        mine = scene.connect(LocalTransport())
+        with ThreadPoolExecutor(1) as pool:
+            resuming = pool.submit(resume, mine, record, scene.store,
+                                   lambda r: scene.request(r.training_id))  # fmt: skip
+            done = remove(scene.connect(LocalTransport()), scene.store, going)
         if record.training_id in done.trainings:
-            assert isinstance(outcome[0], DlctlError), outcome
+            assert isinstance(resuming.exception(), DlctlError)
             assert not job(scene, record).exists()
         else:
-            assert outcome[0].attempt == 2 and job(scene, record).is_dir()
+            assert resuming.result().attempt == 2 and job(scene, record).is_dir()
         assert not list((scene.root / "jobs").glob(".dlctl-prune*"))
         prune_now(scene)
 
@@ -274,9 +258,7 @@ def test_a_prune_that_was_killed_is_finished_or_undone_by_the_next(scene, fenced
         (aside / "attempts/2").mkdir()
         (aside / "attempts/2/submit.begin").touch()
     age(aside)
-    session = scene.session
-    going = look(session, scene.store, 10 * DAY_S)
-    remove(session, scene.store, going)
+    remove(scene.session, scene.store, look(scene.session, scene.store, 10 * DAY_S))
     assert not aside.exists()
     assert job(scene, record).exists() is not fenced
 
@@ -320,18 +302,13 @@ def test_a_damaged_training_keeps_all_that_trainings_share(scene):
 
 
 def test_a_check_of_a_site_does_not_count_as_a_question(scene):
-    completed(scene)
-    prune_now(scene)
-    age(*shared(scene))
+    leave_unused(scene)
     assert all_damaged(scene.session.transport, str(scene.root)) == []
     assert len(look(scene.session, scene.store, ANY).unused) == 2
 
 
 def test_a_submission_after_the_look_keeps_what_it_uses(scene):
-    completed(scene)
-    prune_now(scene)
-    age(*shared(scene))
-    going = look(scene.session, scene.store, ANY)
+    going = leave_unused(scene)
     assert len(going.unused) == 2
     record = send(scene)
     done = remove(scene.session, scene.store, going)
@@ -342,10 +319,7 @@ def test_a_submission_after_the_look_keeps_what_it_uses(scene):
 
 def test_a_submission_that_has_only_asked_keeps_what_it_will_use(scene):
     """Between its look and its job directory no plan names the runtime."""
-    completed(scene)
-    prune_now(scene)
-    age(*shared(scene))
-    going = look(scene.session, scene.store, ANY)
+    going = leave_unused(scene)
     names = [f"{path.parent.name}/{path.name}" for path in shared(scene)]
     assert damaged(scene.session.transport, str(scene.root), names) == set()
     assert remove(scene.session, scene.store, going).unused == []
@@ -358,7 +332,6 @@ def test_submissions_and_prunes_at_the_same_time(scene):
     completed(scene)
     prune_now(scene)
     stop, aged, at_work = threading.Event(), threading.Event(), threading.Lock()
-    failures = []
 
     def prunes():
         session, store = scene.connect(LocalTransport()), scene.store
@@ -366,25 +339,21 @@ def test_submissions_and_prunes_at_the_same_time(scene):
             with at_work:  # what a submission has asked for does not get older meanwhile
                 age(*(folder for folder in shared(scene) if not folder.name.startswith(".")))
             aged.set()
-            try:
-                remove(session, store, look(session, store, 10 * DAY_S))
-            except RemoteCommandError as error:
-                failures.append(error)
+            remove(session, store, look(session, store, 10 * DAY_S))
 
-    thread = threading.Thread(target=prunes)
-    thread.start()
     records = []
-    try:
-        for _ in range(12):
-            assert aged.wait(60)
-            aged.clear()
-            with at_work:
-                mine = scene.connect(LocalTransport())
-                records.append(submit(mine, scene.request(), scene.store))
-    finally:
-        stop.set()
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(1) as pool:
+        pruning = pool.submit(prunes)
+        try:
+            for _ in range(12):
+                assert aged.wait(60)
+                aged.clear()
+                with at_work:
+                    mine = scene.connect(LocalTransport())
+                    records.append(submit(mine, scene.request(), scene.store))
+        finally:
+            stop.set()
+        pruning.result()
     names = [f"{path.parent.name}/{path.name}" for path in shared(scene)]
     assert len(names) == 2
     assert damaged(scene.session.transport, str(scene.root), names) == set()

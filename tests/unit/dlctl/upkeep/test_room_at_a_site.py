@@ -1,4 +1,4 @@
-"""What a site's own du and df tell, and what may go by it."""
+"""A site's own du and df tell what takes room, and what may go."""
 
 from dlctl.upkeep.usage import parse_usage
 
@@ -40,16 +40,10 @@ def test_the_parts_are_added_up():
     assert (found.disk_bytes, found.free_bytes) == (1000 * 1024, 400 * 1024)
     assert (found.inodes, found.free_inodes) == (None, None)
     assert found.quota == ["/home 100 200 300", "/scratch 5 6 7"]
+    nothing = parse_usage("")
+    assert (nothing.total_bytes, nothing.free_bytes, nothing.unused()) == (0, None, {})
 
 
-def test_only_what_rests_and_nobody_names_is_unused():
+def test_only_what_rests_and_nobody_names_is_unused_once_all_plans_were_read():
     assert parse_usage(TOLD).unused() == {"runtime/0c2d": 6 * 1024}
-
-
-def test_nothing_is_unused_if_a_plan_could_not_be_read():
     assert parse_usage(TOLD.replace("complete\n", "")).unused() == {}
-
-
-def test_nothing_at_all():
-    found = parse_usage("")
-    assert (found.total_bytes, found.free_bytes, found.unused()) == (0, None, {})
