@@ -435,7 +435,7 @@ class Shown(Tell):
 
 
 class _Paged(io.TextIOWrapper):
-    """What is written for a pager: it goes to the terminal in the end, so it may have colours."""
+    """Output for a pager: it ends on the terminal, so it may have colours."""
 
     def isatty(self) -> bool:
         return True

@@ -91,7 +91,7 @@ class NodeFault:
     what: str
     """A sentence about the node, without its name: `has no space left in /tmp`."""
     certain: bool = True
-    """Whether the node is to blame even if all others have the same fault."""
+    """The node is to blame even if all others have the same fault."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,9 @@ class Preflight:
     took_s: float = 0.0
     """How long the checks of the node's health took."""
     faults: list[NodeFault] = field(default_factory=list)
-    """What makes the node unfit."""
+    """The problems that make the node unfit."""
     remarks: list[str] = field(default_factory=list)
-    """What is odd and ends no training; the job's output shows it."""
+    """Oddities that end no training; the job's output shows them."""
     reached: list[int] = field(default_factory=list)
     """The numbers of the neighbouring nodes to which a TCP connection worked."""
     unreached: list[int] = field(default_factory=list)
@@ -252,7 +252,7 @@ class Verdict:
     made: Made | None = None
     """The files that the training has made so far; None if nobody could look."""
     pasts: list[Past] = field(default_factory=list)
-    """What the attempts up to this one have used, the newest last; the newest 50."""
+    """The usage of the attempts up to this one, the newest last; the newest 50."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -155,7 +155,7 @@ class Option:
     """The greatest value; it is allowed, too."""
     is_whole: bool = True
     is_open: bool = False
-    """Whether the number must be greater than `least`."""
+    """The number must be greater than `least`."""
 
     def fault(self, value: object) -> str:
         """Return which values are allowed, if this one is not; else an empty text."""

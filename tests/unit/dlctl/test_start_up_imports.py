@@ -1,4 +1,4 @@
-"""Each command loads what it uses and nothing else."""
+"""Each command loads what it uses and nothing else, also on Windows and macOS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from repository import REPOSITORY
+from repository import REPOSITORY, SUPPORT
 
 NODE_SIDE = {"torch", "numpy", "mpi4py", "h5py", "watchdog", "learner", "psrv"}
 # Loads the command as its console script does, and prints at the end what was loaded. typer's own
@@ -141,3 +141,43 @@ def test_ctrl_c_while_the_command_loads_prints_nothing(tmp_path, xdg):
         text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+# Windows and macOS: no `fcntl`, no `fork`, no `/proc`, other signal numbers -----------------------
+
+ONLY_UNIX = {"dlctl.contract.ground.interfaces", "dlctl.terminal.screen"}
+"""What runs on nodes only, and what `output.has_whole_screen` keeps from being loaded."""
+IMPORTS = """
+import importlib, pkgutil, no_unix
+no_unix.pytest_configure()
+import dlctl
+for module in pkgutil.walk_packages(dlctl.__path__, "dlctl."):
+    if module.name != "dlctl.__main__":
+        try:
+            importlib.import_module(module.name)
+        except (ImportError, AttributeError) as error:
+            print(module.name)
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), str(REPOSITORY)])}
+    return subprocess.run([sys.executable, *arguments], env=env, cwd=REPOSITORY, text=True,
+                          capture_output=True, timeout=300)  # fmt: skip
+
+
+def test_every_module_of_the_login_side_loads_without_unix():
+    done = run("-c", IMPORTS)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == ONLY_UNIX
+
+
+@pytest.mark.parametrize("folder", [
+    "sites",
+    *(pytest.param(name, marks=pytest.mark.long)
+      for name in ("request", "manifest", "plan", "series", "test_record.py")),
+])  # fmt: skip
+def test_the_unit_tests_pass_without_unix(folder):
+    done = run("-m", "pytest", "-q", "-p", "no_unix", "-p", "no:cacheprovider", "-x",
+               "-k", "not limited_by_this_machine", f"tests/unit/dlctl/{folder}")  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -33,20 +33,14 @@ def store(tmp_path: Path) -> RecordStore:
 
 
 @pytest.mark.parametrize(
-    ("name", "states", "numbers"),
-    [("digits*", [], "01"), ("digits", [], "0"), ("*-2", [], "2"), (None, ["training"], "02"),
-     (None, ["TRAINING", "COMPLETED"], "012"), ("digits*", ["COMPLETED"], "1"), ("none", [], "")],
+    ("name", "states", "tags", "numbers"),
+    [("digits*", [], [], "01"), ("digits", [], [], "0"), ("*-2", [], [], "2"),
+     (None, ["training"], [], "02"), (None, ["TRAINING", "COMPLETED"], [], "012"),
+     ("digits*", ["COMPLETED"], [], "1"), ("none", [], [], ""), (None, [], ["first"], "01"),
+     (None, [], ["first", "big"], "1"), (None, [], ["none"], "")],
 )  # fmt: skip
-def test_those_that_fit_are_meant(store, name, states, numbers):
-    found = chosen(store, None, Filter(name, states))
-    assert [record.training_id[-1] for record in found] == list(numbers)
-
-
-@pytest.mark.parametrize(
-    ("tags", "numbers"), [(["first"], "01"), (["first", "big"], "1"), (["none"], "")]
-)
-def test_those_with_all_of_the_tags_are_meant(store, tags, numbers):
-    found = chosen(store, None, Filter(tags=tags))
+def test_those_that_fit_are_meant(store, name, states, tags, numbers):
+    found = chosen(store, None, Filter(name, states, tags))
     assert [record.training_id[-1] for record in found] == list(numbers)
 
 
@@ -54,9 +48,6 @@ def test_ids_are_meant_alone(store):
     assert [r.name for r in chosen(store, ["words-2", "digits-0"], Filter())] == ["words", "digits"]
     with pytest.raises(Misused, match="either ids, or --name, --state and --tag"):
         chosen(store, ["words-2"], Filter("*"))
-
-
-def test_a_word_that_is_no_state_is_refused():
     with pytest.raises(Misused, match="'TRAINED' is no state; there are"):
         Filter(None, ["TRAINED"])
 

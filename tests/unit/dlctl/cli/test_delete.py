@@ -69,38 +69,26 @@ def test_only_a_yes_deletes(store, run, monkeypatch, answer, left):
     assert done.exit_code == 0
     assert ids(store) == left
     assert ("nothing was deleted" in done.stderr) == (answer == "")
-
-
-def test_no_question_is_asked_in_json(store, run, monkeypatch):
-    monkeypatch.setattr(output, "ask", lambda text, hidden: "y")
-    assert run("one", "--forget", "--json").exit_code == 2
-    assert ids(store) == ["one-aaaa", "two-bbbb"]
+    assert run("two", "--forget", "--json").exit_code == 2, "no question is asked in JSON"
+    assert ids(store) == left
 
 
 def test_what_was_not_fetched_is_named_before(store, run, monkeypatch):
-    monkeypatch.setattr(output, "ask", lambda text, hidden: "n")
-    assert (
-        "one-aaaa (COMPLETED on testbed): its model and logs were NOT fetched" in run("one").stderr
-    )
-    store.mark_fetched(store.find("one-aaaa"))
-    assert (
-        "one-aaaa (COMPLETED on testbed): nothing is lost: its results were fetched"
-        in run("one").stderr
-    )
-
-
-def test_checkpoints_that_were_not_fetched_are_named(store, run, monkeypatch):
-    """`dlctl fetch ID`, which was advised, brings none; after it nothing was said to be lost."""
+    """`dlctl fetch ID`, which was advised, brings no checkpoints."""
     monkeypatch.setattr(output, "ask", lambda text, hidden: "n")
     store.add(make_record(training_id="cut-cccc", state=State.HALTED))
     fetching = "dlctl fetch checkpoints cut-cccc"
-    said = run("cut").stderr
-    assert "its logs and checkpoints were NOT fetched" in said
-    assert fetching in said
-    store.mark_fetched(store.find("cut-cccc"))
-    said = run("cut").stderr
-    assert "its checkpoints were NOT" in said
-    assert fetching in said
+    for name, found, said in (
+        ("one-aaaa", False, "(COMPLETED on testbed): its model and logs were NOT fetched"),
+        ("one-aaaa", True, "(COMPLETED on testbed): nothing is lost: its results were fetched"),
+        ("cut-cccc", False, "its logs and checkpoints were NOT fetched"),
+        ("cut-cccc", True, "its checkpoints were NOT"),
+    ):
+        if found:
+            store.mark_fetched(store.find(name))
+        told = run(name).stderr
+        assert name in told and said in told
+        assert (fetching in told) == (name == "cut-cccc")
 
 
 def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
@@ -164,9 +152,6 @@ def test_only_copies_are_named_before_a_prune():
     told = "results (1 file, 5 B) and logs (dlctl fetch t-1)"
     assert only_copies(with_model, ["results", "checkpoints"]) == told
     assert only_copies(done, ["checkpoints"]) == ""  # of --keep-results: the output stays
-
-
-def test_what_the_hub_of_a_search_keeps_is_no_checkpoint():
     search = make_record(state=State.FAILED, is_search=True, made=Made(checkpoints=Amount(1, 0)))
-    assert only_copies(search) == ""
+    assert only_copies(search) == "", "what its hub keeps is no checkpoint"
     assert lost_by_deletion(search) == "its logs were NOT fetched (dlctl fetch t-1)"

@@ -65,6 +65,8 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
         make_record(training_id="open-1", site="a", **OPEN | {
             "seen_at": time.time(), "started_at": time.time() - 600, "epoch": 3, "loss": 0.5})
     ]  # fmt: skip
+    assert "TRAINING (5 h ago)" in run("list", "--offline").stdout
+    assert asked == {}
     done = run("list")
     assert asked == {"a": ["open-1"]}
     told = [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -85,12 +87,6 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
 ])  # fmt: skip
 def test_progress_is_told_as_the_training_counts_it(known, told):
     assert trainings.progress(make_record(**known)) == told
-
-
-def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):
-    store.add(make_record(site="a", **OPEN))
-    assert "TRAINING (5 h ago)" in run("list", "--offline").stdout
-    assert asked == {}
 
 
 def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(

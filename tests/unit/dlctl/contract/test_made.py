@@ -89,6 +89,9 @@ def test_what_is_beside_the_programs_folder_is_output_but_for_dlctls_own(job, tm
     made, _ = look_at_made(LocalTransport(), str(job))
     assert made == contract.look_at_made(job, ["data"])
     assert "../data/" not in [place.path for place in made.output]
+    write(job / "code/data/big.bin", b"1")
+    write(job / "code/__pycache__/a.pyc", b"1")
+    assert contract.own_output(job, ["data"]) == {"__pycache__/a.pyc": 1}
 
 
 def test_links_count_as_nothing_and_are_named_to_whoever_fetches(job, tmp_path):
@@ -145,15 +148,6 @@ def test_a_change_that_hides_its_time_is_output(job):
     assert seen(job).output == [OutputPlace("old.pt", 1, 7)]
 
 
-def test_the_list_of_caches_can_be_changed(job):
-    write(job / "code/data/big.bin", b"1")
-    write(job / "code/__pycache__/a.pyc", b"1")
-    assert contract.own_output(job, ["data"]) == {"__pycache__/a.pyc": 1}
-    (job / contract.PLAN).write_text('{"output_caches": ["data"]}')
-    made, _ = look_at_made(LocalTransport(), str(job))
-    assert [place.path for place in made.output] == ["__pycache__/"]
-
-
 def test_many_places_are_summed_up():
     places = contract.output_places({f"{n:02}.pt": 100 - n for n in range(12)})
     assert [place.path for place in places] == [*(f"{n:02}.pt" for n in range(10)), ""]
@@ -161,9 +155,6 @@ def test_many_places_are_summed_up():
     assert told.startswith("00.pt: 100 B; 01.pt: 99 B;")
     assert told.endswith("more: 2 files, 179 B; not in RESULT_DIR")
     assert contract.tell_output([]) == ""
-
-
-def test_a_name_makes_no_line_of_what_is_told():
     told = contract.tell_output(contract.output_places({"out\nnext: rm -rf/x": 1}))
     assert told == "out\\nnext: rm -rf/: 1 file, 1 B; not in RESULT_DIR"
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from login_side import make_record
-from synthetic_feed import HTML, T0, details, resumed, spiked, training
+from synthetic_feed import T0, details, resumed, spiked, training
 
 from dlctl.contract import State
 from dlctl.contract.metrics import MetricsLine, Source
@@ -88,12 +88,6 @@ def test_smoothing_does_not_depend_on_the_window():
         assert by_step[x] == value
 
 
-def test_a_name_is_passed_on_as_it_is():
-    run = Run("a")
-    run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, {HTML: 1.0}))
-    assert curves(run, Wanted())["curves"][0]["name"] == HTML
-
-
 def test_a_row_of_a_training_without_metrics():
     record = make_record(state=State.PENDING, created_at="2026-01-01T10:00:00+00:00")
     found = row(record, None)
@@ -140,11 +134,6 @@ def test_only_so_many_curves_are_sent_and_the_rest_is_found_by_name():
     assert found["total"] == 1000 and len(found["curves"]) == 240
     found = curves(run, Wanted(find="layer777"))
     assert [curve["name"] for curve in found["curves"]] == ["layer777/weight"]
-
-
-def test_a_program_that_counts_no_epochs_has_no_curves_by_epoch():
-    run = Run("a")
-    run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, {"loss": 1.0}))
     found = curves(run, Wanted("epoch"))
     assert found["curves"] == [] and "no epochs" in found["problem"]
     assert curves(run, Wanted("step"))["problem"] == ""

@@ -1,13 +1,12 @@
-"""The server over real sockets: who may ask, and what it answers."""
+"""The server over real sockets: who may ask, what it answers, and what strangers can't take."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
-from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from typing import Any
 
 import pytest
 from dashboard_server import Served, served
@@ -15,7 +14,7 @@ from synthetic_feed import HTML, make_feed
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from dlctl.dashboard.serve import serve
+from dlctl.web import connections as limits
 
 ONE = "/api/trainings/digits-3k9f"
 
@@ -49,11 +48,6 @@ def test_another_host_name_is_refused(server: Served, host: str):
     assert server.ask("/api/trainings", host=named).status in (400, 421)
 
 
-def test_localhost_is_this_machine(server: Served):
-    port = server.host.rpartition(":")[2]
-    assert server.ask("/api/trainings", host=f"localhost:{port}").status == 200
-
-
 @pytest.mark.parametrize(
     "headers",
     [{"origin": "https://attacker.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"},
@@ -76,7 +70,8 @@ def test_every_answer_forbids_what_does_not_come_from_this_server(server: Served
 
 
 def test_trainings_and_details(server: Served):
-    rows = server.ask("/api/trainings").json
+    port = server.host.rpartition(":")[2]
+    rows = server.ask("/api/trainings", host=f"localhost:{port}").json
     assert [row["id"] for row in rows][0] == "digits-3k9f"
     assert rows[0]["live"] and rows[0]["gpu"] > 0 and len(rows[0]["left_s"]) == 3
     details = server.ask(ONE).json
@@ -104,9 +99,6 @@ def test_an_action_is_done_and_told(server: Served):
     told = server.ask(f"{ONE}/tune", "POST", b'{"lr": "0.01"}')
     assert told.status == 200 and "tune" in told.json["told"]
     assert server.feed.acts == [("digits-3k9f", "tune", {"lr": "0.01"})]
-
-
-def test_a_refused_action_says_why(server: Served):
     answer = server.ask("/api/trainings/digits-2b7d/halt", "POST", b"{}")
     assert answer.status == 409 and "COMPLETED" in answer.json["error"]
     assert server.ask(f"{ONE}/halt", "GET").status == 405
@@ -129,10 +121,10 @@ def test_changes_are_streamed_and_the_feed_knows_what_is_looked_at(server: Serve
 
 def test_the_log_comes_over_a_websocket_as_it_grows(server: Served):
     url = f"ws://{server.host}/ws/trainings/digits-3k9f/logs"
-    with connect(url, subprotocols=["dlctl", f"token.{server.token}"]) as socket:  # type: ignore[list-item]
-        assert HTML in json.loads(socket.recv(30))["text"]
+    with connect(url, subprotocols=["dlctl", f"token.{server.token}"]) as log:  # type: ignore[list-item]
+        assert HTML in json.loads(log.recv(30))["text"]
         server.feed.say("one more line")
-        assert json.loads(socket.recv(30))["text"] == "one more line\n"
+        assert json.loads(log.recv(30))["text"] == "one more line\n"
 
 
 def test_a_websocket_needs_the_token_and_this_page(server: Served):
@@ -153,21 +145,81 @@ def test_the_end_of_the_server_ends_open_streams():
     connection.close()
 
 
-def test_the_browser_is_led_by_a_private_file_because_others_see_its_command(monkeypatch):
-    feed, opened, told = make_feed(), [], []
+# Strangers of the same machine --------------------------------------------------------------------
 
-    def look(way: str) -> None:
-        path = Path(url2pathname(urlsplit(way).path))
-        opened.append(
-            (way, path.read_text(), path.stat().st_mode & 0o777, path.parent.stat().st_mode)
-        )
-        raise KeyboardInterrupt
 
-    monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr("webbrowser.open", look)
-    with pytest.raises(KeyboardInterrupt):
-        serve(feed, 0, "", open_browser=True, tell=told.append, warn=told.append)
-    ((way, text, mode, folder_mode),) = opened
-    token = told[0].partition("token=")[2]
-    assert token in text and token not in way
-    assert mode & 0o077 == 0 or folder_mode & 0o077 == 0
+def connected(server: Served, sent: bytes = b"") -> socket.socket:
+    host, port = server.host.split(":")
+    made = socket.create_connection((host, int(port)), timeout=30)
+    made.sendall(sent)
+    return made
+
+
+def is_ended(stranger: socket.socket) -> bool:
+    """Wait until the server has ended a connection without an answer."""
+    try:
+        return stranger.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_of_many_idle_connections_the_oldest_end_and_nothing_is_printed(server: Served, capfd):
+    strangers = []
+    try:
+        for _ in range(3 * limits.MOST_WAITING):
+            strangers.append(connected(server))
+        assert all(is_ended(each) for each in strangers[: 2 * limits.MOST_WAITING])
+        assert server.ask("/api/trainings").status == 200
+    finally:
+        for each in strangers:
+            each.close()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"GET / HT", b"POST " + ONE.encode() + b"/halt HTTP/1.1\r\ncontent-length: 9\r\n"],
+)
+def test_a_request_that_does_not_come_to_an_end_is_given_up(
+    server: Served, monkeypatch, begun: bytes
+):
+    monkeypatch.setattr(limits, "REQUEST_S", 0.3)
+    with connected(server, begun) as stranger:
+        assert is_ended(stranger)
+
+
+def test_a_stream_and_a_websocket_that_wait_for_news_stay(server: Served, monkeypatch):
+    monkeypatch.setattr(limits, "REQUEST_S", 0.3)
+    request = (
+        f"GET /api/changes HTTP/1.1\r\nhost: {server.host}\r\nx-dlctl-token: {server.token}\r\n\r\n"
+    )
+    url = f"ws://{server.host}/ws{ONE.removeprefix('/api')}/logs"
+    protocols: Any = ["dlctl", f"token.{server.token}"]
+    with connected(server, request.encode()) as page, connect(url, subprotocols=protocols) as log:
+        assert page.recv(20).startswith(b"HTTP/1.1 200")
+        log.recv(30)
+        for _ in range(2):
+            with connected(server) as stranger:
+                assert is_ended(stranger), "its time is up later than that of the streams would be"
+        page.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            while page.recv(4096):
+                pass
+        log.ping().wait(30)
+        assert log.protocol.close_code is None
+
+
+def test_too_long_a_body_is_refused_before_it_has_come(server: Served):
+    head = f"POST {ONE}/halt HTTP/1.1\r\nhost: {server.host}\r\nx-dlctl-token: {server.token}\r\n"
+    for length in ("content-length: 900000000", "transfer-encoding: chunked"):
+        with connected(server, f"{head}{length}\r\n\r\n".encode()) as page:
+            if "chunked" in length:
+                page.sendall(b"20000\r\n" + bytes(0x20000) + b"\r\n")  # and no end
+            assert page.recv(12) == b"HTTP/1.1 400"
+    assert server.feed.acts == []
+
+
+def test_an_answer_is_sent_at_once():
+    """Each took 40 ms where asyncio did not know that the socket is TCP's."""
+    with limits.listen(0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP

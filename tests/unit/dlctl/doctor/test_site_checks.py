@@ -20,7 +20,6 @@ from dlctl.lifecycle.session import open_session
 from dlctl.site_admin.actions import add_site, parse_target
 from dlctl.site_admin.draft import make_site, site_text
 from dlctl.sites.files import Partition, Site, TransportSettings, load_site, parse_site
-from dlctl.transport import open_transport
 from dlctl.transport.base import Completed
 from dlctl.transport.local import LocalTransport
 
@@ -166,18 +165,6 @@ def test_this_pythons_packages_and_the_root_are_ok(tmp_path):
     assert list(root.iterdir()) == []
 
 
-def test_a_python_that_lacks_things_and_one_that_is_not_there(tmp_path):
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    bare.chmod(0o755)
-    checks = on_nodes(local(tmp_path / "r", str(bare)))
-    assert checks["torch"].state == "broken"
-    assert "No module named 'torch'" in checks["torch"].evidence
-    assert checks["torch"].fix == "dlctl sites setup here"
-    none = on_nodes(local(tmp_path / "r", "/no/python"))
-    assert none["python"].evidence == "/no/python does not start on the site"
-
-
 def test_few_inodes_and_the_quota_are_told(tmp_path, monkeypatch):
     tools = {"df": 'case $1 in -Pi) echo "h"; echo "fs 1000000 999000 1000 99% /" ;; esac',
              "quota": "printf 'Disk quotas\\n Filesystem blocks\\n /home  5 6\\n'"}  # fmt: skip
@@ -210,24 +197,6 @@ def test_whether_the_nodes_gpus_can_be_measured(tmp_path, installed):
         assert check.fix == f"on the site: {python} -m pip install nvidia-ml-py"
 
 
-def test_failures_of_the_sites_shell_lines_and_of_modules_differ(tmp_path):
-    module = local(tmp_path, more="  modules: [no-such]\n")
-    assert "no-such" in on_nodes(module)["environment"].evidence
-    ends = local(tmp_path, more="  setup: ['exit 3']\n")
-    check = on_nodes(ends)["environment"]
-    assert "exit code 3" in check.evidence and "environment.setup" in check.fix
-    noisy = local(tmp_path, "/no/python", "  setup: ['echo dlctl-root lies']\n")
-    assert on_nodes(noisy)["root"].evidence.startswith(str(tmp_path))
-
-
-def test_a_root_that_can_not_be_made_and_a_launcher_that_is_away(tmp_path):
-    (tmp_path / "file").write_text("")
-    site = local(tmp_path / "file/root", "/no/python", launcher=", executable: /no/mpirun")
-    checks = on_nodes(site)
-    assert checks["root"].state == "broken" and "set root" in checks["root"].fix
-    assert checks["launcher"].state == "warn"
-
-
 def test_a_site_that_does_not_answer(tmp_path, monkeypatch):
     monkeypatch.setattr("dlctl.lifecycle.session.open_transport", lambda *_: NoConnection())
     monkeypatch.setattr("dlctl.doctor.examine.load_site", lambda _: slurm())
@@ -251,31 +220,6 @@ def test_the_agent_is_asked(tmp_path, monkeypatch):
     assert links(check_machine)["ssh client"].state == "warn"
 
 
-def test_add_asks_this_machine_and_refuses_to_overwrite(tmp_path):
-    here, root = TransportSettings(kind="local"), str(tmp_path / "root")
-    added = add_site("mine", here, root=root, alone=True)
-    assert load_site("mine").scheduler.kind == "local"
-    assert (
-        (added.root, added.scheduler) == (load_site("mine").root, "not used") == (root, "not used")
-    )
-    with pytest.raises(SiteError, match="already exists"):
-        add_site("mine", here)
-    forced = add_site("mine", here, root="/other", alone=True, force=True)
-    assert load_site("mine").root == forced.root == "/other"
-    with pytest.raises(SiteError, match="absolute"):
-        add_site("two", here, root="relative", alone=True)
-
-
-def test_targets():
-    settings = parse_target("alice@login.example.org", 2222)
-    assert (settings.user, settings.host, settings.port) == ("alice", "login.example.org", 2222)
-    assert parse_target("alias").user is None
-    assert parse_target("local").kind == "local"
-    for text in ("", "alice@", "-oProxyCommand=x"):
-        with pytest.raises(SiteError, match="names no host"):
-            parse_target(text)
-
-
 def test_the_commands_print_and_fail_as_documented(run, tmp_path):
     assert '"name": "local"' in run("sites", "list", "--json").stdout
     assert "kind: local" in run("sites", "show", "local").stdout
@@ -292,17 +236,6 @@ def test_the_commands_print_and_fail_as_documented(run, tmp_path):
         assert "Example: dlctl sites " + command in run("sites", command, "--help").stdout
 
 
-def test_a_check_makes_no_root_that_submissions_refuse(tmp_path):
-    """With the umask 002 of many sites, others could write to the root that the check made."""
-    before = os.umask(0)
-    try:
-        site = local(tmp_path / "root", python="/no/python")
-        LocalTransport().run(node_script(site))
-    finally:
-        os.umask(before)
-    assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
-
-
 def test_an_environment_without_its_python_is_named(tmp_path):
     python = str(make_node_python(tmp_path))
     environments = "environments:\n  good: {{frameworks: {{jax: 1}}, python: {}}}\n{}"
@@ -315,17 +248,60 @@ def test_an_environment_without_its_python_is_named(tmp_path):
         assert (check.state, check.evidence) == (state, evidence)
 
 
-def test_the_name_of_the_mpi_library_is_short(tmp_path):
-    """Who built Open MPI, and when, filled the table beyond the width of a terminal."""
-    python = make_node_python(tmp_path)
-    end = LocalTransport().run(node_script(local(tmp_path / "root", python=str(python))))
+def test_each_fault_of_a_site_is_named_with_what_to_do(tmp_path):
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    (tmp_path / "file").write_text("")
+    root, none = tmp_path / "r", "/no/python"
+    for site, link, state, evidence, fix in (
+        (local(root, str(bare)), "torch", "broken", "No module named 'torch'",
+         "dlctl sites setup here"),
+        (local(root, none), "python", "broken", "/no/python does not start on the site", ""),
+        (local(root, more="  modules: [no-such]\n"), "environment", "broken", "no-such", ""),
+        (local(root, more="  setup: ['exit 3']\n"), "environment", "broken", "exit code 3",
+         "environment.setup"),
+        (local(root, none, "  setup: ['echo dlctl-root lies']\n"), "root", "ok", str(root), ""),
+        (local(tmp_path / "file/root", none), "root", "broken", "", "set root"),
+        (local(root, none, launcher=", executable: /no/mpirun"), "launcher", "warn", "", ""),
+    ):  # fmt: skip
+        check = on_nodes(site)[link]
+        assert check.state == state and evidence in check.evidence and fix in check.fix, check
+
+
+def test_the_script_of_the_nodes_makes_a_root_that_submissions_take(tmp_path):
+    """With the umask 002 of many sites, others could write to the root that the check made; who
+    built Open MPI, and when, filled the table beyond the width of a terminal."""
+    before = os.umask(0)
+    try:
+        site = local(tmp_path / "root", python=str(make_node_python(tmp_path)))
+        end = LocalTransport().run(node_script(site))
+    finally:
+        os.umask(before)
     assert "mpi tiny MPI\n" in end.text
-
-
-def test_the_scripts_pass_shellcheck(tmp_path):
+    assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
     script = node_script(local(tmp_path, more="  modules: [m]\n  container: apptainer exec i\n"))
-    inner = script.split("DLCTL_SCRIPT_ENDS_HERE")[1].partition("\n")[2]
-    for text in (script, inner):
-        check_script(text)
-    assert os.environ["XDG_CONFIG_HOME"].startswith(str(tmp_path))
-    assert open_transport(TransportSettings(kind="local")).name == "this machine"
+    check_script(script)
+    check_script(script.split("DLCTL_SCRIPT_ENDS_HERE")[1].partition("\n")[2])
+
+
+def test_add_asks_this_machine_and_refuses_to_overwrite(tmp_path):
+    here, root = TransportSettings(kind="local"), str(tmp_path / "root")
+    added = add_site("mine", here, root=root, alone=True)
+    found = load_site("mine")
+    assert (found.scheduler.kind, found.root, added.root, added.scheduler) == (
+        "local", root, root, "not used",
+    )  # fmt: skip
+    forced = add_site("mine", here, root="/other", alone=True, force=True)
+    assert load_site("mine").root == forced.root == "/other"
+    for wrong, said in (
+        (lambda: add_site("mine", here), "already exists"),
+        (lambda: add_site("two", here, root="relative", alone=True), "absolute"),
+        *((lambda text=text: parse_target(text), "names no host")
+          for text in ("", "alice@", "-oProxyCommand=x")),
+    ):  # fmt: skip
+        with pytest.raises(SiteError, match=said):
+            wrong()
+    settings = parse_target("alice@login.example.org", 2222)
+    assert (settings.user, settings.host, settings.port) == ("alice", "login.example.org", 2222)
+    assert (parse_target("alias").user, parse_target("local").kind) == (None, "local")

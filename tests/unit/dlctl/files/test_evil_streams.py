@@ -1,10 +1,12 @@
 """Sites whose links, names and broken-off streams would lead a file out of the target folder."""
 
+import errno
 import hashlib
 import io
 import os
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,18 +15,24 @@ from dlctl.files import small
 from dlctl.files.download import download
 from dlctl.files.large import CHUNK_BYTES, Partial, bring
 from dlctl.files.listing import SiteFile, list_files
+from dlctl.files.site_folders import last_telling_line
+from dlctl.files.small_files import read_files, write_file
 from dlctl.files.target import PARTIAL
 from dlctl.transport import Completed
 from dlctl.transport.local import LocalTransport
 
 
 def archive_of(*members):
-    """Return an archive; a member is a name with its content, or with its link as a Path."""
+    """Return an archive; a member is a name with its content, or with its link as a Path, or with
+    the type and the link of something else."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in members:
             info = tarfile.TarInfo(name)
-            if isinstance(content, Path):
+            if isinstance(content, tuple):
+                info.type, info.linkname = content
+                archive.addfile(info)
+            elif isinstance(content, Path):
                 info.type, info.linkname = tarfile.SYMTYPE, str(content)
                 archive.addfile(info)
             else:
@@ -50,14 +58,14 @@ class Evil:
             for name, content in members
         )  # fmt: skip
         self._streams = list(streams)
-        self._is_whole = True
+        self._is_whole, self.killed = True, False
 
     def run(self, script, **more):
         return Completed(0, self._listing, b"")
 
     def start(self, script, **more):
         self._mark = script.partition("%s %s\\n' ")[2].partition(" ")[0]
-        content, self._is_whole = self._streams.pop(0)
+        content, self._is_whole = self._streams.pop(0) if self._streams else (b"", True)
         self.stdout = io.BytesIO(content)
         return self
 
@@ -65,7 +73,83 @@ class Evil:
         return Completed(0, b"", f"\n{self._mark} \n".encode() if self._is_whole else b"")
 
     def kill(self):
-        pass
+        self.killed = True
+
+
+def sends(content):
+    """Return a site that lists the file `f`, and sends this."""
+    return Evil([("f", b"abc")], (content, True))
+
+
+def everything(folder):
+    return sorted(folder.rglob("*"))
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("../f", b""), ("/f", b""), ("other", b""), ("f", (tarfile.CHRTYPE, "")),
+    ("f", (tarfile.FIFOTYPE, "")), ("f", (tarfile.SYMTYPE, "../../etc/passwd")),
+    ("f", (tarfile.SYMTYPE, "/etc/passwd")), ("f", (tarfile.LNKTYPE, "/etc/passwd")),
+])  # fmt: skip
+def test_a_file_that_was_not_requested_is_refused(tmp_path, name, content):
+    site = sends(archive_of((name, content)))
+    with pytest.raises(TransferError, match="refused"):
+        download(site, "base", ["f"], tmp_path / "d")
+    assert site.killed
+    assert everything(tmp_path) == [tmp_path / "d"]
+
+
+@pytest.mark.parametrize("content", [
+    *(archive_of(("f", b"abc"))[:cut] for cut in (0, 100, 513)), b"garbage" * 200,
+], ids=["nothing", "half a head", "a head", "noise"])  # fmt: skip
+def test_a_stream_that_is_cut_short_leaves_nothing(tmp_path, content):
+    with pytest.raises(TransferError, match=r"did not arrive|damaged"):
+        download(sends(content), "base", ["f"], tmp_path / "d")
+    assert everything(tmp_path) == [tmp_path / "d"]
+
+
+@pytest.mark.parametrize(("number", "said", "hint"), [
+    (errno.ENOSPC, "the disk here is full", "df -h {}/d"),
+    (errno.EACCES, "d/f: Permission denied", "ls -ld {}/d"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_placed_here_is_one_sentence(
+    tmp_path, monkeypatch, number, said, hint
+):
+    dead = tmp_path / "d/.dlctl-download.999999999.abc"
+    dead.mkdir(parents=True)
+
+    def refuse(self, target):
+        raise OSError(number, os.strerror(number), str(self), None, str(target))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(TransferError, match=said) as caught:
+        download(sends(archive_of(("./f", b"abc"))), "base", ["f"], tmp_path / "d")
+    assert hint.format(tmp_path) in caught.value.hint
+    assert everything(tmp_path) == [tmp_path / "d"], "nor what a dead download left"
+
+
+def test_an_answer_without_its_frame_is_refused():
+    short = SimpleNamespace(name="evil", run=lambda *_, **__: Completed(0, b"ycontent", b""))
+    with pytest.raises(TransferError, match="cut short"):
+        read_files(short, ["x"])
+
+
+def test_a_file_whose_content_was_cut_short_leaves_the_old_one(tmp_path):
+    """A connection that was lost looks like the end of the input."""
+
+    class Cuts(LocalTransport):
+        def run(self, script, *, stdin=b"", **options):
+            return super().run(script, stdin=stdin[:-1], **options)
+
+    (tmp_path / "f").write_text("old")
+    with pytest.raises(TransferError, match="was cut short"):
+        write_file(Cuts(), str(tmp_path / "f"), b"new content")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_the_last_informative_line_of_tar_is_shown():
+    said = "tar: a: Cannot open\ntar: Exiting with failure status due to previous errors\n"
+    assert last_telling_line(said) == "tar: a: Cannot open"
+    assert last_telling_line("") == ""
 
 
 def leading_out(folder):

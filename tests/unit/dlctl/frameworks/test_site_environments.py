@@ -68,11 +68,8 @@ def test_the_learners_run_in_it_and_dlctl_does_not(tmp_path):
     assert plan.environment.python == "/opt/py/bin/python"
     assert plan.learner_environment.python == "/sw/tf/bin/python"
     assert 'export PATH="${DLCTL_PYTHON_FOLDER:+' in plan.framework.recipe.script
-
-
-def test_the_built_in_loop_takes_the_whole_job_along(tmp_path):
     plan = prepared(tmp_path, "{name: torch, version: 1.13, job: train.py}")
-    assert plan.environment.python == "/sw/conda/envs/old/bin/python"
+    assert plan.environment.python == "/sw/conda/envs/old/bin/python", "the built-in loop's job"
     assert plan.environment.setup == [". /sw/conda.sh", "conda activate old"]
     assert plan.learner_environment is None
 
@@ -201,6 +198,11 @@ def test_a_program_sees_the_paths_of_the_containers_as_the_user_it_is(tmp_path, 
     assert (tmp_path / "results/y").read_text() == "1\n"
     assert (tmp_path / "state/z").read_text() == "2\n"
     assert [path.name for path in (tmp_path / "scratch/root").iterdir()] == []
+    plan = prepared(tmp_path, f"{{name: custom, command: {READS}}}", STORE, make_site())
+    done = run_script(tmp_path, plan, "echo 0 >/proc/sys/user/max_user_namespaces &&")
+    assert done.stdout == f"{tmp_path}\n", "without user namespaces it runs, and the log says why"
+    assert "can't show the program /mnt/data/mnist, /mnt/results/trained/t-1 and" in done.stderr
+    assert "use $DATA_DIR, $RESULT_DIR and $JOB_STATE_DIR (unshare: " in done.stderr
 
 
 def test_an_environment_without_its_python_ends_there(tmp_path):
@@ -213,14 +215,6 @@ def test_an_environment_without_its_python_ends_there(tmp_path):
     (tmp_path / "gone").symlink_to("/usr/bin")
     done = run_script(tmp_path, plan, f"DLCTL_PYTHON_FOLDER={tmp_path}/gone")
     assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
-
-
-def test_without_user_namespaces_the_program_runs_and_the_log_says_what_to_use(tmp_path):
-    plan = prepared(tmp_path, f"{{name: custom, command: {READS}}}", STORE, make_site())
-    done = run_script(tmp_path, plan, "echo 0 >/proc/sys/user/max_user_namespaces &&")
-    assert done.stdout == f"{tmp_path}\n"
-    assert "can't show the program /mnt/data/mnist, /mnt/results/trained/t-1 and" in done.stderr
-    assert "use $DATA_DIR, $RESULT_DIR and $JOB_STATE_DIR (unshare: " in done.stderr
 
 
 @pytest.mark.parametrize("framework", [

@@ -142,39 +142,6 @@ def test_what_is_seen_gives_the_state(look, known, state, reason):
     assert told.stale_since is None
 
 
-@pytest.mark.parametrize("state", [State.COMPLETED, State.CANCELLED, State.FAILED])
-def test_a_purge_does_not_change_how_a_training_ended(state):
-    known = record(state=state, reason="All went well.")
-    for _ in range(2):  # the second look adds nothing
-        known = derive(known, seen(exists=False), NOW)
-    assert known.state is state
-    assert known.reason == "All went well; its job directory is gone from the site"
-
-
-def test_a_halted_training_without_its_checkpoints_is_lost():
-    known = record(state=State.HALTED)
-    for _ in range(2):  # the second look adds nothing
-        known = derive(known, seen(exists=False), NOW)
-    assert known.state is State.FAILED
-    assert known.reason == "its job directory is gone from the site"
-
-
-@pytest.mark.parametrize(("told", "more"), [
-    ("No PMI on n1 (learner 0).", ""), ("Learner 0 failed.", ""),
-    ("Learner 01 failed.", " (learner 0 on n1)"), ("No PMI.", " (learner 0 on n1)"),
-])  # fmt: skip
-def test_the_learner_at_fault_is_named_once(told, more):
-    evidence = Evidence("learner", 0, "n1", 1, None)
-    look = seen(verdict=Verdict(1, "7", State.FAILED, told, "", evidence))
-    assert derive(record(), look, NOW).reason == told + more
-
-
-def test_a_learner_that_never_began_is_nowhere():
-    evidence = Evidence("learner", 1, "", 233, None)
-    look = seen(verdict=Verdict(1, "7", State.FAILED, "No answer.", "", evidence))
-    assert derive(record(), look, NOW).reason == "No answer. (learner 1)"
-
-
 @pytest.mark.parametrize(("age_s", "hint"), [
     (200, ""), (400, "dlctl cancel t-1; dlctl resume t-1"),
 ])  # fmt: skip
@@ -211,26 +178,12 @@ def test_a_silent_queue_fails_nothing(known):
         assert derive(told, seen(job=RUNNING), NOW + 60).stale_since is None, found
 
 
-def test_a_silent_queue_does_not_hide_a_living_training():
-    look = seen(queue_answered=False, supervisor=supervisor(1))
-    told = derive(record(), look, NOW)
-    assert (told.state, told.stale_since) == (State.TRAINING, None)
-
-
-def test_a_silent_queue_leaves_the_reason_of_an_end():
-    ended = record(state=State.FAILED, reason="a node was lost")
-    told = derive(ended, seen(queue_answered=False), NOW)
-    assert told.reason == "a node was lost"
-
-
 def test_a_record_that_was_just_made_is_not_failed_by_a_poll_beside_it():
     fresh = record(seen_at=0.0, created_at="2027-01-15T08:00:00.000+00:00")  # NOW, in UTC
     assert derive(fresh, seen(claim="7"), NOW + 1) == replace(fresh, job_id="7")
     assert derive(fresh, seen(claim="7"), NOW + 100).state is State.FAILED
-
-
-def test_a_damaged_date_is_old():
-    assert derive(record(seen_at=0.0, created_at="?"), seen(), NOW).state is State.FAILED
+    damaged = replace(fresh, created_at="?")
+    assert derive(damaged, seen(), NOW).state is State.FAILED, "a damaged date is old"
 
 
 def files_of(known, **contents):
@@ -269,32 +222,53 @@ def test_files_are_read_into_an_observation():
                         verdict=verdict(), halt_asked=True, goes_on=False)  # fmt: skip
 
 
-def test_nothing_there_is_nothing_seen():
+ENDED_WELL = "All went well; its job directory is gone from the site"
+
+
+@pytest.mark.parametrize(("known", "state", "reason"), [
+    (State.COMPLETED, State.COMPLETED, ENDED_WELL), (State.CANCELLED, State.CANCELLED, ENDED_WELL),
+    (State.FAILED, State.FAILED, ENDED_WELL),
+    (State.HALTED, State.FAILED, "its job directory is gone from the site"),  # and its checkpoints
+])  # fmt: skip
+def test_a_purge_changes_only_how_a_halted_training_ended(known, state, reason):
+    found = record(state=known, reason="All went well.")
+    for _ in range(2):  # the second look adds nothing
+        found = derive(found, seen(exists=False), NOW)
+        assert (found.state, found.reason) == (state, reason)
+
+
+@pytest.mark.parametrize(("told", "host", "more"), [
+    ("No PMI on n1 (learner 0).", "n1", ""), ("Learner 0 failed.", "n1", ""),
+    ("Learner 01 failed.", "n1", " (learner 0 on n1)"), ("No PMI.", "n1", " (learner 0 on n1)"),
+    ("No answer.", "", " (learner 0)"),  # it never began
+])  # fmt: skip
+def test_the_learner_at_fault_is_named_once(told, host, more):
+    evidence = Evidence("learner", 0, host, 1, None)
+    look = seen(verdict=Verdict(1, "7", State.FAILED, told, "", evidence))
+    assert derive(record(), look, NOW).reason == told + more
+
+
+def test_a_silent_queue_hides_neither_a_living_training_nor_the_reason_of_an_end():
+    told = derive(record(), seen(queue_answered=False, supervisor=supervisor(1)), NOW)
+    assert (told.state, told.stale_since) == (State.TRAINING, None)
+    ended = record(state=State.FAILED, reason="a node was lost")
+    assert derive(ended, seen(queue_answered=False), NOW).reason == "a node was lost"
+
+
+def test_files_that_are_missing_damaged_or_our_own_say_nothing():
     known = record()
     assert observe(known, files_of(known), NOW) == Observation(NOW, exists=False)
-
-
-def test_our_own_claim_is_no_job():
-    known = record()
-    look = observe(known, files_of(known, claim=b"nobody\n"), NOW)
-    assert (look.claim, look.fenced) == ("", True)
-
-
-@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b'{"state": "DANCING"}', b"\xff\xfe"])
-def test_a_damaged_file_says_nothing(damaged):
-    known = record()
-    look = observe(known, files_of(known, plan=b"{}", status=damaged, verdict=damaged), NOW)
-    assert (look.supervisor, look.verdict) == (None, None)
-
-
-def test_the_paths_follow_the_attempt():
+    fenced = observe(known, files_of(known, claim=b"nobody\n"), NOW)
+    assert (fenced.claim, fenced.fenced) == ("", True)
+    for damaged in (b"", b"{", b"[]", b'{"state": "DANCING"}', b"\xff\xfe"):
+        look = observe(known, files_of(known, plan=b"{}", status=damaged, verdict=damaged), NOW)
+        assert (look.supervisor, look.verdict) == (None, None), damaged
     assert "/data/dl/jobs/t-1/attempts/3/verdict.json" in paths_to_read(record(attempt=3))
 
 
-@pytest.mark.parametrize("content", [None, b"", b"0", b"0\n1", b"x\ny\nz", b"0\n\nout", b"\n\n\n"])
-def test_an_incomplete_answer_is_none(content):
-    assert parse_answer(content) is None
-
-
-def test_an_answer_is_cut_by_its_length():
-    assert parse_answer(b"1\n3\na\nbsbatch: no\n") == (1, "a\nb", "sbatch: no\n")
+@pytest.mark.parametrize(("content", "answer"), [
+    *((each, None) for each in (None, b"", b"0", b"0\n1", b"x\ny\nz", b"0\n\nout", b"\n\n\n")),
+    (b"1\n3\na\nbsbatch: no\n", (1, "a\nb", "sbatch: no\n")),
+])  # fmt: skip
+def test_an_answer_is_cut_by_its_length_and_an_incomplete_one_is_none(content, answer):
+    assert parse_answer(content) == answer

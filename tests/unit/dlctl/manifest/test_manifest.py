@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,20 +75,30 @@ def test_all_of_our_own_keys() -> None:
         + """time: 4:00:00
 version: 1.0
 checkpoint: {every: 10 steps, keep: 3}
-training: {epochs: 3, batch_size: 64, learning_rate_schedule: {name: cosine, warmup_steps: 5}}
+training: {epochs: 3, batch_size: 64, learning_rate_schedule: {name: cosine, warmup_steps: 5},
+  exchange: shm, average_every_steps: 4, prefetch: off}
 scheduler: {partition: gpu, extra: [--nice=100]}
-env: {OMP_NUM_THREADS: 4, ANSWER: no}
+env: {OMP_NUM_THREADS: 4, ANSWER: no, HF_TOKEN: {from_env: HF_TOKEN}, A: {from_file: ~/a}}
 requirements: requirements.txt
 """
     )
     assert loaded.time_s == 14400
     assert loaded.version == "1.0"
     assert checkpoint_policy(loaded).every_steps == 10
-    assert training_settings(loaded).learning_rate_schedule.warmup_steps == 5
+    training = training_settings(loaded)
+    assert training.learning_rate_schedule.warmup_steps == 5
+    assert (training.exchange, training.average_every_steps, training.prefetch) == ("shm", 4, "off")
+    training = training_settings(manifest(SMALL))
+    assert (training.exchange, training.average_every_steps, training.prefetch) == (
+        "auto", 1, "auto",
+    )  # fmt: skip
     assert plain_env(loaded) == {"OMP_NUM_THREADS": "4", "ANSWER": "no"}
+    assert loaded.references()["A"].from_file == "~/a"
+    assert loaded.extract_secrets()[1] == {}
     assert loaded.requirements == ["-r requirements.txt"]
     assert not_in_this_version(loaded) == []
     assert manifest(loaded.to_yaml()) == loaded
+    assert manifest("name: a\nframework: {name: x, command: 'git clone https://$TOKEN@host/x'}\n")
 
 
 @pytest.mark.parametrize(("every", "policy"), [
@@ -104,41 +112,6 @@ def test_when_a_checkpoint_is_taken_and_kept(every: str, policy: dict[str, Any])
     wanted = CheckpointPolicy(**policy, keep=3, keep_every_steps=1000)
     assert checkpoint_policy(loaded) == wanted
     assert manifest(loaded.to_yaml()) == loaded
-
-
-def test_how_learners_agree_is_chosen_or_left_to_the_nodes() -> None:
-    chosen = "training: {exchange: shm, average_every_steps: 4, prefetch: off}\n"
-    settings = training_settings(manifest(SMALL + chosen))
-    assert (settings.exchange, settings.average_every_steps, settings.prefetch) == ("shm", 4, "off")
-    settings = training_settings(manifest(SMALL))
-    assert (settings.exchange, settings.average_every_steps, settings.prefetch) == (
-        "auto", 1, "auto",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "said"), [
-    ("training: {exchange: hierachical}", "m.yml:5:22: training.exchange: 'hierachical' is unknown;"
-     " did you mean 'hierarchical'? Allowed: auto, shm, mpi, hierarchical, torch"),
-    ("training: {average_every: 4}", "m.yml:5:12: training.average_every: unknown key;"
-     " did you mean 'average_every_steps'? Allowed: "),
-    ("training: {average_every_steps: 0}", "m.yml:5:33: training.average_every_steps: '0' is out of"
-     " bounds; at least 1 is allowed"),
-    ("training: {prefetch: true}", "m.yml:5:22: training.prefetch: 'true' is unknown."
-     " Allowed: auto, on, off"),
-    ("checkpoint: {every: auot}", "m.yml:5:14: checkpoint.every: 'auot' is not an interval;"
-     " did you mean 'auto'? Write 'auto', '10 steps', '1 epoch', or a time such as '5m'"),
-    ("checkpoint: {every: 10}",
-     "checkpoint.every: '10' is not an interval; did you mean '10 steps'?"),
-    ("checkpoint: {every: 0 steps}",
-     "checkpoint.every: '0 steps' is not an interval; write 'auto'"),
-    ("checkpoint: {keep_every: 1000 stepps}", "m.yml:5:14: checkpoint.keep_every: '1000 stepps' is"
-     " not a number of steps; did you mean '1000 steps'? Write '1000 steps'"),
-    ("checkpoint: {keep_every: 2 epochs}",
-     "'2 epochs' is not a number of steps; write '1000 steps'"),
-])  # fmt: skip
-def test_errors_in_the_loops_and_checkpoints_settings_are_reported(text: str, said: str) -> None:
-    (problem,) = problems(f"{SMALL}{text}\n")
-    assert said in problem
 
 
 def test_all_errors_at_once_each_with_its_place() -> None:
@@ -180,28 +153,6 @@ def test_what_is_allowed_is_listed_once() -> None:
     assert "Allowed: name, version, image_tag" in found[3]
 
 
-@pytest.mark.parametrize(
-    ("framework", "expected"),
-    [
-        ("{name: pytorch}", "neither of 'command' and 'job'"),
-        ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job' are set"),
-        ("{name: pytorch, job: ../a.py}", "leaves the folder"),
-        ("{name: pytorch, job: /a.py}", "leaves the folder"),
-        ("{name: pytorch, job: a.py, arguments: {weights: /w}}", "leaves the folder"),
-        ("{job: a.py}", "framework.name: is missing"),
-        ("{name: x, command: 'curl https://me:hunter2@host/'}", "holds a credential"),
-        ("{name: x, command: 'API_TOKEN=hunter2 run'}", "holds a credential"),
-        ("{name: x, command: 'pip install git+https://tok123@host/x.git'}", "holds a credential"),
-        ("[1]", "framework: a list is not allowed"),
-    ],
-)
-def test_frameworks(framework: str, expected: str) -> None:
-    (problem,) = problems(f"name: mine\nframework: {framework}\n")
-    assert expected in problem
-    assert problem.startswith("m.yml:2:")
-    assert "hunter2" not in problem
-
-
 def test_overrides_are_validated_and_recorded() -> None:
     asked = Overrides(learners=4, memory="8GiB", time="4h", set=("framework.arguments.lr=0.1",))
     loaded = manifest(SMALL + "learners: 0\n", asked)
@@ -218,23 +169,6 @@ def test_a_wrong_override_names_its_option() -> None:
     assert any(p.startswith("--set nothing: not of the form KEY=VALUE") for p in found)
 
 
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        ("", "--set '': not of the form KEY=VALUE"),
-        ("=1", "--set '': not of the form KEY=VALUE"),
-        ("framework.arguments.lr=", "--set framework.arguments.lr: a value is missing; "
-         "framework.arguments.lr=null takes"),
-        ("scheduler.extra=[--x", "--set scheduler.extra: the list is not valid YAML"),
-        ("scheduler.extra=[{a: b}]", "--set scheduler.extra: a list of single values"),
-        ("learners=[1]", "--set: learners: a list is not allowed"),
-    ],
-)  # fmt: skip
-def test_a_set_option_that_is_wrong(option: str, expected: str) -> None:
-    (problem,) = problems(SMALL, Overrides(set=(option,)))
-    assert problem.startswith(expected)
-
-
 def test_lists_null_and_quoted_text_can_be_set() -> None:
     asked = ("scheduler.extra=[--nice=5, '--x=a, b']", "requirements=[]", "time=null",
              "description=''", "env.A='1'", "env.B='a b' --c 'd'")  # fmt: skip
@@ -243,21 +177,6 @@ def test_lists_null_and_quoted_text_can_be_set() -> None:
     assert (loaded.requirements, loaded.time, loaded.description) == ([], None, "")
     assert plain_env(loaded) == {"A": "1", "B": "'a b' --c 'd'"}
     assert manifest(loaded.to_yaml()) == loaded
-
-
-def test_an_option_is_named_once() -> None:
-    assert problems(SMALL, Overrides(time="5"))[0].startswith("--time: '5' has no unit")
-
-
-def test_names_are_neither_empty_nor_endless() -> None:
-    rest = SMALL.partition("\n")[2]
-    (problem,) = problems("name: ''\n" + rest)
-    assert problem == "m.yml:1:7: name: '' is not allowed; text that is not empty is allowed"
-    (problem,) = problems(f"name: {'n' * 201}\n" + rest)
-    assert problem.endswith("name: is 201 characters long; at most 200 are allowed")
-    (problem,) = problems(SMALL + f"description: {'d ' * 5001}e\n")
-    assert problem.endswith("is 10,003 characters long; at most 10,000 are allowed")
-    assert len(manifest(f"name: {'n' * 200}\n" + rest).name) == 200
 
 
 def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
@@ -280,12 +199,6 @@ def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
     check_files(loaded, tmp_path)
 
 
-def test_the_job_of_any_framework_must_be_there(tmp_path: Path) -> None:
-    loaded = manifest("name: a\nframework: {name: caffe, job: solver.prototxt}\n")
-    with pytest.raises(ManifestError, match="framework.job: solver.prototxt does not exist"):
-        check_files(loaded, tmp_path)
-
-
 def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     loaded = manifest(
@@ -295,13 +208,6 @@ def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
     check_files(loaded, tmp_path)
     with pytest.raises(ManifestError, match="w.pt does not exist"):
         check_files(manifest(SMALL + "  arguments: {weights: w.pt}\n"), tmp_path)
-
-
-def test_what_only_lacks_a_convenience_can_run() -> None:
-    loaded = manifest(SMALL + "parameter_server: {staleness: 2}\nstorage: 1GiB\nlearners: 1\n")
-    sentences = not_in_this_version(loaded)
-    assert len(sentences) == 2
-    assert any("One learner needs no parameter server" in s for s in sentences)
 
 
 @pytest.mark.parametrize(
@@ -325,37 +231,6 @@ def test_credentials_in_env(variable: str, is_secret: bool) -> None:
     assert (name in loaded.secret_names()) is is_secret
     assert (name in loaded.extract_secrets()[1]) is is_secret
     assert (name in plain_env(loaded)) is not is_secret
-
-
-def test_written_references() -> None:
-    loaded = manifest(SMALL + "env: {HF_TOKEN: {from_env: HF_TOKEN}, A: {from_file: ~/a}}\n")
-    assert loaded.references()["A"].from_file == "~/a"
-    assert loaded.extract_secrets()[1] == {}
-    (problem,) = problems(SMALL + "env: {A: {from_env: X, from_file: y}}\n")
-    assert "one of {from_env: NAME}, {from_file: PATH}, {from_profile: NAME}" in problem
-    (problem,) = problems(SMALL + "env: {A: {from_evn: X}}\n")
-    assert "did you mean 'from_env'? Allowed: from_env, from_file" in problem
-
-
-def test_an_error_beside_a_credential_does_not_show_it() -> None:
-    found = problems(SMALL + "learners: x\nenv: {A_PASSWORD: [hunter2], 1B_SECRET: hunter2}\n")
-    assert len(found) == 3
-    assert "hunter2" not in "\n".join(found)
-
-
-def test_a_credential_in_a_wrong_place_is_not_shown_by_other_errors() -> None:
-    found = problems(
-        SMALL + "learners: https://me:hunter2@host/\nmemory: ghp_0123456789abcdefghij\n"
-    )
-    assert len(found) == 4
-    assert "hunter2" not in "\n".join(found)
-    assert "0123456789" not in "\n".join(found)
-
-
-def test_yaml_problems_are_manifest_errors() -> None:
-    assert problems("") == ["m.yml: the file is empty"]
-    assert "keys with values" in problems("- a\n")[0]
-    assert "appears twice" in problems(SMALL + "learners: 1\nLearners: 2\n")[0]
 
 
 def asked(folder: Path, text: str) -> list[str]:
@@ -475,44 +350,12 @@ def test_nodes_and_learners_per_node_give_the_learners(
     assert (stored.learners, stored.asked_per_node) == (learners, per_node)
 
 
-@pytest.mark.parametrize(("text", "asked", "said"), [
-    ("learners: 5\nnodes: 2\nlearners_per_node: 2", {}, "m.yml:5:1: learners: 5 is not nodes x "
-     "learners_per_node, 2 x 2 = 4; name two of the three"),
-    ("nodes: 2\nlearners_per_node: 2", {"learners": 5}, "--learners: 5 is not nodes x"),
-    ("learners: 5\nnodes: 2", {},
-     "m.yml:6:1: nodes: 5 learners can't be spread evenly over 2 nodes; 4"),
-    ("learners: 5", {"learners_per_node": 2}, "--learners-per-node: 5 learners are not a multiple"),
-    ("learners: 1", {"nodes": 2}, "--nodes: 1 learners can't be spread evenly over 2 nodes"),
-    ("nodes: 0", {}, "m.yml:5:8: nodes: '0' is out of bounds; at least 1 is allowed"),
-    ("nodes: 1000\nlearners_per_node: 1000", {}, "m.yml:5:1: nodes: 1000000 learners are too many"),
-])  # fmt: skip
-def test_nodes_that_contradict_the_learners_are_refused_in_place(
-    text: str, asked: dict[str, Any], said: str
-) -> None:
-    (problem,) = problems(f"{SMALL}{text}\n", Overrides(**asked))
-    assert problem.startswith(said)
-
-
 @pytest.mark.parametrize("option", [
     "--nice=100", "--nic=100", "--mail-type=END", "--exclusive", "--nodelist=a", "--nodel=a",
     "-w a", "-xN1", "-H", "--time-min=1h", "--mem-bind=local", "--ntasks-per-core=1",
 ])  # fmt: skip
 def test_other_sbatch_options_are_passed_on(option: str) -> None:
     assert manifest(f"{SMALL}scheduler: {{extra: ['{option}']}}\n").scheduler.extra == [option]
-
-
-@pytest.mark.parametrize(("text", "said"), [
-    ('name: a\nframework:\n  name: sh\n  command: "echo a\\0b"\n',
-     "m.yml:4:3: framework.command: holds a null character, which no program can be given"),
-    ("name: a\nframework:\n  name: sh\n  command:\n",
-     "m.yml:4:3: framework.command: neither of 'command' and 'job' is set"),
-    (f'{SMALL}env:\n  A: 1\n  "A B;id": x\n',
-     "m.yml:7:3: env.A B;id: 'A B;id' is not a valid variable name"),
-    (f'{SMALL}env:\n  A: 1\n  B: "a\\0"\n', "m.yml:7:3: env.B: holds a null character"),
-])  # fmt: skip
-def test_a_wrong_command_or_variable_is_named_with_its_own_line(text: str, said: str) -> None:
-    (problem,) = problems(text)
-    assert said in problem
 
 
 @given(st.text(max_size=30))
@@ -526,13 +369,6 @@ def test_any_argument_survives_storing(value: str) -> None:
     assert manifest(stored).framework.arguments == {"x": value}
 
 
-def test_importing_the_manifest_is_cheap() -> None:
-    heavy = ("torch", "numpy", "typer", "paramiko")
-    code = f"import sys, dlctl.manifest.model; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize("user", ["tok123", "tok123:", "me:tok123", "git:tok123", "${TOK123}"])
 def test_the_user_of_a_requirements_url_is_never_shown(user: str) -> None:
     (problem,) = problems(SMALL + f"requirements: [einops, 'x @ git+https://{user}@host/x.git']\n")
@@ -540,13 +376,115 @@ def test_the_user_of_a_requirements_url_is_never_shown(user: str) -> None:
     assert "tok123" not in problem.lower()
 
 
+NAMELESS = SMALL.partition("\n")[2]
+
+
+@pytest.mark.parametrize(("text", "asked", "said"), [
+    # The loop and its checkpoints
+    ("training: {exchange: hierachical}", {}, "m.yml:5:22: training.exchange: 'hierachical' is"
+     " unknown; did you mean 'hierarchical'? Allowed: auto, shm, mpi, hierarchical, torch"),
+    ("training: {average_every: 4}", {}, "m.yml:5:12: training.average_every: unknown key;"
+     " did you mean 'average_every_steps'? Allowed: "),
+    ("training: {average_every_steps: 0}", {}, "m.yml:5:33: training.average_every_steps: '0' is"
+     " out of bounds; at least 1 is allowed"),
+    ("training: {prefetch: true}", {}, "m.yml:5:22: training.prefetch: 'true' is unknown."
+     " Allowed: auto, on, off"),
+    ("checkpoint: {every: auot}", {}, "m.yml:5:14: checkpoint.every: 'auot' is not an interval;"
+     " did you mean 'auto'? Write 'auto', '10 steps', '1 epoch', or a time such as '5m'"),
+    ("checkpoint: {every: 10}", {}, "m.yml:5:14: checkpoint.every: '10' is not an interval;"
+     " did you mean '10 steps'?"),
+    ("checkpoint: {every: 0 steps}", {},
+     "m.yml:5:14: checkpoint.every: '0 steps' is not an interval; write 'auto'"),
+    ("checkpoint: {keep_every: 1000 stepps}", {}, "m.yml:5:14: checkpoint.keep_every: '1000 stepps'"
+     " is not a number of steps; did you mean '1000 steps'? Write '1000 steps'"),
+    ("checkpoint: {keep_every: 2 epochs}", {}, "m.yml:5:14: checkpoint.keep_every: '2 epochs' is"
+     " not a number of steps; write '1000 steps'"),
+    # Names and texts
+    (f"name: ''\n{NAMELESS}", {},
+     "m.yml:1:7: name: '' is not allowed; text that is not empty is allowed"),
+    (f"name: {'n' * 201}\n{NAMELESS}", {},
+     "m.yml:1:1: name: is 201 characters long; at most 200 are allowed"),
+    (f"description: {'d ' * 5001}e", {},
+     "m.yml:5:1: description: is 10,003 characters long; at most 10,000 are allowed"),
+    ("learners: 1\nLearners: 2", {}, "m.yml:6:1: Learners: appears twice, in different case"),
+    # Variables and references
+    ("env: {A: {from_env: X, from_file: y}}", {},
+     "m.yml:5:7: env.A: one of {from_env: NAME}, {from_file: PATH}, {from_profile: NAME}"),
+    ("env: {A: {from_evn: X}}", {}, "m.yml:5:11: env.A.from_evn: unknown key; did you mean"
+     " 'from_env'? Allowed: from_env, from_file"),
+    ('env:\n  A: 1\n  "A B;id": x', {},
+     "m.yml:7:3: env.A B;id: 'A B;id' is not a valid variable name"),
+    ('env:\n  A: 1\n  B: "a\\0"', {}, "m.yml:7:3: env.B: holds a null character"),
+    # Options
+    ("", {"set": ("",)}, "--set '': not of the form KEY=VALUE"),
+    ("", {"set": ("=1",)}, "--set '': not of the form KEY=VALUE"),
+    ("", {"set": ("framework.arguments.lr=",)}, "--set framework.arguments.lr: a value is missing; "
+     "framework.arguments.lr=null takes"),
+    ("", {"set": ("scheduler.extra=[--x",)}, "--set scheduler.extra: the list is not valid YAML"),
+    ("", {"set": ("scheduler.extra=[{a: b}]",)}, "--set scheduler.extra: a list of single values"),
+    ("", {"set": ("learners=[1]",)}, "--set: learners: a list is not allowed"),
+    ("", {"time": "5"}, "--time: '5' has no unit"),
+    # Nodes
+    ("learners: 5\nnodes: 2\nlearners_per_node: 2", {}, "m.yml:5:1: learners: 5 is not nodes x "
+     "learners_per_node, 2 x 2 = 4; name two of the three"),
+    ("nodes: 2\nlearners_per_node: 2", {"learners": 5}, "--learners: 5 is not nodes x"),
+    ("learners: 5\nnodes: 2", {},
+     "m.yml:6:1: nodes: 5 learners can't be spread evenly over 2 nodes; 4"),
+    ("learners: 5", {"learners_per_node": 2}, "--learners-per-node: 5 learners are not a multiple"),
+    ("learners: 1", {"nodes": 2}, "--nodes: 1 learners can't be spread evenly over 2 nodes"),
+    ("nodes: 0", {}, "m.yml:5:8: nodes: '0' is out of bounds; at least 1 is allowed"),
+    ("nodes: 1000\nlearners_per_node: 1000", {}, "m.yml:5:1: nodes: 1000000 learners are too many"),
+])  # fmt: skip
+def test_a_mistake_is_one_sentence_with_its_place(
+    text: str, asked: dict[str, Any], said: str
+) -> None:
+    (problem,) = problems(text if text.startswith("name:") else f"{SMALL}{text}\n",
+                          Overrides(**asked))  # fmt: skip
+    assert problem.startswith(said), problem
+
+
+@pytest.mark.parametrize(
+    ("framework", "expected"),
+    [
+        ("{name: pytorch}", "neither of 'command' and 'job'"),
+        ("{name: x, command: }", "neither of 'command' and 'job' is set"),
+        ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job' are set"),
+        ("{name: pytorch, job: ../a.py}", "leaves the folder"),
+        ("{name: pytorch, job: /a.py}", "leaves the folder"),
+        ("{name: pytorch, job: a.py, arguments: {weights: /w}}", "leaves the folder"),
+        ("{job: a.py}", "framework.name: is missing"),
+        ('{name: sh, command: "echo a\\0b"}', "command: holds a null character, which no program"),
+        ("{name: x, command: 'curl https://me:hunter2@host/'}", "holds a credential"),
+        ("{name: x, command: 'API_TOKEN=hunter2 run'}", "holds a credential"),
+        ("{name: x, command: 'pip install git+https://tok123@host/x.git'}", "holds a credential"),
+        ("[1]", "framework: a list is not allowed"),
+    ],
+)
+def test_frameworks(framework: str, expected: str) -> None:
+    (problem,) = problems(f"name: mine\nframework: {framework}\n")
+    assert expected in problem
+    assert problem.startswith("m.yml:2:")
+    assert "hunter2" not in problem
+
+
+def test_an_error_beside_a_credential_does_not_show_it() -> None:
+    found = problems(SMALL + "learners: x\nenv: {A_PASSWORD: [hunter2], 1B_SECRET: hunter2}\n")
+    assert len(found) == 3
+    misplaced = "learners: https://me:hunter2@host/\nmemory: ghp_0123456789abcdefghij\n"
+    found += problems(SMALL + misplaced)
+    assert len(found) == 7
+    assert "hunter2" not in "\n".join(found)
+    assert "0123456789" not in "\n".join(found)
+
+
+def test_yaml_problems_are_manifest_errors() -> None:
+    assert problems("") == ["m.yml: the file is empty"]
+    assert "keys with values" in problems("- a\n")[0]
+    assert len(manifest(f"name: {'n' * 200}\n{NAMELESS}").name) == 200
+
+
 @pytest.mark.parametrize(
     "url", ["git+ssh://git@host/x", "git+ssh://alice@host/x", "git+https://h/x"]
 )
 def test_a_name_for_ssh_is_no_credential(tmp_path: Path, url: str) -> None:
     assert asked(tmp_path, f"['x @ {url}.git@v1']") == [f"x @ {url}.git@v1"]
-
-
-def test_a_variable_in_a_command_is_no_credential() -> None:
-    command = "{name: x, command: 'git clone https://$TOKEN@host/x'}"
-    assert manifest(f"name: mine\nframework: {command}\n").framework.name == "x"

@@ -30,11 +30,6 @@ def there(tmp_path):
     return ModelSite(tmp_path / "there")
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return write_folder(tmp_path / "folder", model_pt=b"weights" * 1000)
-
-
 def copied(here, label, there, **more):
     found = find_version(here.session, label)
     return copy(here.session, found, there.session, read_models(there.session), **more)
@@ -88,7 +83,11 @@ def test_a_damaged_content_is_not_copied(here, there, folder):
     assert read_models(there.session) == []
 
 
-def test_the_listing_of_the_data_is_no_code_and_lies_beside_the_results():
+def test_results_and_the_listing_of_the_data_lie_in_a_folder_that_the_code_does_not_have():
+    code = contract.ModelFile("trained/model.pt", 1, "2" * 64)
+    result = contract.ModelFile("model.pt", 1, "1" * 64, part="result")
+    both = contract.ModelVersion("m", 1, "m", files=[code, result])
+    assert [path for _, path in layout(both)] == ["trained/model.pt", "trained-2/model.pt"]
     path = f"{contract.DATA_LISTINGS}/store-0.json"
     listing = contract.ModelFile(path, 1, "1" * 64, part=DATA_FILE)
     version = contract.ModelVersion("m", 1, "m", files=[

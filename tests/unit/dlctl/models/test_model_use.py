@@ -8,7 +8,7 @@ from stored_models import write_folder
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import ConnectionLost, RecordError
+from dlctl.errors import ConnectionLost, ManifestError, RecordError
 from dlctl.lifecycle import refresh, resume, submit
 from dlctl.manifest.overrides import Overrides
 from dlctl.models import changes
@@ -105,8 +105,11 @@ def test_a_model_that_is_deleted_meanwhile_is_named_and_nothing_is_queued(scene,
 def test_a_model_without_manifest_can_only_give_its_weights(scene, tmp_path):
     folder = tmp_path / "net"
     folder.mkdir()
+    with pytest.raises(ManifestError, match="no file to store"):
+        from_folder(scene.session, folder, Wish("base"))
     (folder / "net.pt").write_bytes(b"x")
     made = from_folder(scene.session, folder, Wish("base", aliases=["best"]))
+    assert made.manifest == ""
     with pytest.raises(RecordError, match="has no manifest") as caught:
         request(scene, made.model_id)
     assert f"model:{made.label}" in caught.value.hint

@@ -1,10 +1,15 @@
-"""The manifest's `notify` and `stop`: what is kept secret, what is refused, what Slurm is told."""
+"""The sections `notify`, `stop` and `evaluation_metrics`: what is refused, and what is planned."""
+
+import json
 
 import pytest
 from login_side import make_manifest, make_site, plan_of
 
 from dlctl import contract
+from dlctl.contract.measured.parsers import SPELLINGS, ParserType
 from dlctl.errors import ManifestError
+from dlctl.manifest.checks import check_files, not_in_this_version
+from dlctl.plan.sections import metrics_plan
 from dlctl.request.credentials import refuse_webhook
 from dlctl.scheduler.sbatch import sbatch_options
 
@@ -100,3 +105,104 @@ def test_guards_are_in_the_plan():
     ):
         assert plan_of(f"{TEXT}stop: {{plateau: {said}}}").stop == contract.StopRules(plateau=rule)
     assert plan_of(TEXT + "stop: {loss_spike: {factor: 4, action: skip}}").stop.skip_batches
+
+
+# evaluation_metrics: FfDL's spellings ------------------------------------------------------------
+
+METRICS = "name: x\nframework: {name: f, command: run}\nevaluation_metrics:\n"
+GROUP = 'groups: {test: {regex: "loss=(?P<loss>.*)", values: {loss: {type: FLOAT, value: $loss}}}}'
+
+
+def metrics_manifest(text):
+    return make_manifest(METRICS + text)
+
+
+def planned_metrics(text):
+    return metrics_plan(metrics_manifest(text).evaluation_metrics)
+
+
+def test_every_spelling_of_every_type():
+    needs = {ParserType.REGEX: f", {GROUP}", ParserType.PYTHON: ", parser: p.py"}
+    for word, kind in SPELLINGS.items():
+        for spelling in (word, word.upper()):
+            quoted = f'"{spelling}"'
+            assert (
+                planned_metrics(f"  {{type: {quoted}{needs.get(kind, '')}}}\n")["type"]
+                == kind.value
+            )
+    assert planned_metrics(f"  {{type: regex_extractor, {GROUP}}}\n")["line_lookahead"] == 4
+    for absent in ("  {type: null}\n", "  {type: }\n", "  {image_tag: x}\n"):
+        assert planned_metrics(absent) == {"type": "logger"}
+    assert metrics_plan(make_manifest(METRICS).evaluation_metrics) is None
+
+
+def test_ffdls_example_of_groups_becomes_a_plain_dictionary():
+    text = """\
+  type: regex_extractor
+  image_tag: latest
+  in: "$JOB_STATE_DIR/logs/training-log.txt"
+  linelookahead: 3
+  eventTypes: [images, 1.5]
+  groups:
+    train:
+      regex: '%{GLOG_STAMP:stamp}.*Iteration %{INT:iteration} .*loss = %{FLOAT:loss}'
+      meta: {time: $stamp, subid: ""}
+      scalars:
+        loss: {type: FLOAT, value: $loss}
+        batch: {type: 2, value: 64}
+      etimes:
+        iteration: {type: int, value: $iteration}
+        note: {value: literal}
+"""
+    manifest = metrics_manifest(text)
+    found = metrics_plan(manifest.evaluation_metrics)
+    assert json.loads(json.dumps(found)) == found
+    assert (found["in"], found["line_lookahead"]) == ("$JOB_STATE_DIR/logs/training-log.txt", 3)
+    group = found["groups"]["train"]
+    assert group["meta"] == {"time": "$stamp", "subid": ""}
+    assert group["scalars"] == {
+        "loss": {"type": "FLOAT", "value": "$loss"},
+        "batch": {"type": "INT", "value": "64"},
+    }
+    assert group["etimes"]["note"] == {"type": "STRING", "value": "literal"}
+    again = make_manifest(manifest.to_yaml())
+    assert metrics_plan(again.evaluation_metrics) == found
+    assert not [told for told in not_in_this_version(manifest) if "evaluation" in told]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("  type: tensorbord\n", 4, "'tensorbord' is no parser"),
+        ("  type: true\n", 4, "True is no parser"),
+        ("  type: regex_extractor\n", 3, "needs groups"),
+        ("  type: python\n", 3, "needs parser"),
+        ("  type: auto\n  parser: p.py\n", 3, "type is not python"),
+        ("  type: python\n  parser: ../p.py\n", 5, "leaves the folder"),
+        ("  line_lookahead: 0\n", 4, "at least 1"),
+        ("  line_lookahead: 2\n  linelookahead: 2\n", 3, "mean the same"),
+        ("  colour: red\n", 4, "colour"),
+        ("  inn: tb\n", 4, "unknown key; did you mean 'in'? Allowed: type, in, line_"),
+        ("  groups:\n    g: {regex: '(a'}\n", 5, "is no regular expression"),
+        ("  groups:\n    g: {regex: '%{NOPE}'}\n", 5, "%{NOPE} is not in the library"),
+        ("  groups:\n    g: {regex: a, values: {x: {value: $y}}}\n", 5, "names no group"),
+        ("  groups:\n    g: {regex: a, meta: {place: 1}}\n", 5, "'place' is unknown"),
+        ("  groups:\n    g: {regex: a, values: {x: {type: BOOL, value: 1}}}\n", 5,
+         "'BOOL' is no type"),
+        ("  groups:\n    g: {regex: a, values: {x: {value: 1}}, scalars: {x: {value: 1}}}\n",
+         5, "mean the same"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_a_sentence_with_its_line(text, place, words):
+    with pytest.raises(ManifestError) as told:
+        metrics_manifest(text)
+    (line,) = told.value.problems
+    assert line.startswith(f"manifest.yml:{place}:") and words in line, line
+
+
+def test_the_parsers_file_has_to_be_there(tmp_path):
+    manifest = metrics_manifest("  {type: python, parser: my_parser.py}\n")
+    with pytest.raises(ManifestError, match=r"evaluation_metrics.parser: my_parser.py does not"):
+        check_files(manifest, tmp_path)
+    (tmp_path / "my_parser.py").touch()
+    check_files(manifest, tmp_path)

@@ -1,14 +1,19 @@
-"""Tables on a terminal: what is in them, whatever its width."""
+"""What is printed: tables on a terminal of any width, and names from elsewhere."""
 
 from __future__ import annotations
 
 import io
+import json
 import re
+import sys
 
 import pytest
 
 from dlctl.cli import output
-from dlctl.terminal.text import width_of
+from dlctl.cli.logs import LogLines
+from dlctl.contract.ground.safe_text import cells_for, printable, printable_lines
+from dlctl.logs.reader import LogPiece
+from dlctl.terminal.text import Line, width_of
 
 COLUMNS = ["learner", "host", "state", "step", "metrics"]
 ROWS = [
@@ -95,3 +100,58 @@ def test_what_is_told_beside_each_other_is_broken_at_the_dots_and_then_between_w
     assert capsys.readouterr().out.splitlines() == [
         "12 batches a second", "· used 23.9MiB of memory a learner at", "the very most",
     ]  # fmt: skip
+
+
+# No name from elsewhere forges a line, moves the cursor or turns the direction of writing -------
+
+EVIL = "a\nCOMPLETED\r\x1b[2Kb\x9b1m\u202ec\u2066\x7f\udcff"
+SAFE = "a\\nCOMPLETED\\r\\x1b[2Kb\\x9b1m\\u202ec\\u2066\\x7f\\xff"
+
+
+def test_a_name_becomes_one_line_of_escapes() -> None:
+    assert printable(EVIL) == SAFE
+    assert printable("ä b/ü.txt") == "ä b/ü.txt"
+    assert printable_lines("a\tb\n\x1bc") == "a\tb\n\\x1bc"
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        output.line, output.note, output.warn, output.advice, output.hint, output.sentence,
+        output.items, lambda name: output.table(["name"], [[name]]),
+        lambda name: output.lines([name]), lambda name: output.fields({"name": name}),
+        lambda name: output.error(f"{name} is refused", "look"),
+        lambda name: LogLines().print(LogPiece(1, name, b"epoch 1\n")),
+        lambda name: print(Line().add(name).render(colours=False)),
+    ],
+)  # fmt: skip
+def test_whatever_prints_a_name_prints_it_safely(capsys, show) -> None:
+    show(EVIL)
+    printed = "".join(capsys.readouterr())
+    assert SAFE in printed
+    assert not any(line.startswith("COMPLETED") for line in printed.splitlines())
+    assert printed.replace("\n", "").isprintable()
+
+
+def test_a_terminal_gets_no_orders_from_a_file_or_a_row_and_a_program_gets_what_is_there(
+    capsys, monkeypatch
+) -> None:
+    """`render`, `sites show`, `show --script`, `metrics --csv` and `search export`."""
+    row, text = [EVIL, 1.5, None], "a\tb\n\x1b[2Kc\u202e\n"
+    assert cells_for(sys.stdout, row) == row
+    output.document(text)
+    assert capsys.readouterr().out == text
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cells_for(sys.stdout, row) == [SAFE, 1.5, None]
+    output.document(text)
+    assert capsys.readouterr().out == "a\tb\n\\x1b[2Kc\\u202e\n"
+
+
+def test_json_for_a_terminal_has_escapes_and_the_same_value(capsys) -> None:
+    output.report([EVIL, "ä"], True, print)
+    output.json_line({"name": EVIL}, {"line": EVIL})
+    printed = capsys.readouterr().out
+    *whole, second, third = printed.splitlines()
+    assert json.loads("\n".join(whole)) == [EVIL, "ä"] and "ä" in printed
+    assert (json.loads(second), json.loads(third)["line"]) == ({"name": EVIL}, EVIL)
+    assert printed.replace("\n", "").isprintable()
