@@ -42,69 +42,34 @@ def loaded(tmp_path: Path, xdg):
 
 
 @pytest.mark.unmeasured
-def test_help_loads_no_library_but_those_of_the_command_line(loaded):
-    modules = loaded("--help")
-    assert "typer" in modules
-    assert not modules & {"yaml", "pydantic", "paramiko", "jinja2", "sqlite3"}
-    assert not modules & {"starlette", "uvicorn", "websockets", "asyncio"}
-    assert not modules & {"dlctl.series", "dlctl.lifecycle"}
-    measured = {name for name in modules if name.startswith("dlctl.contract.measured.")}
-    assert measured == {"dlctl.contract.measured.past"}, "a verdict carries it"
-    assert not modules & NODE_SIDE
-
-
-def test_help_is_printed_without_arguments_too(dlctl):
-    assert dlctl("-h", ok=True).stdout.strip() == dlctl().stderr.strip()
-
-
-@pytest.mark.unmeasured
-def test_list_loads_the_record_and_no_site(loaded):
-    modules = loaded("list")
-    assert "sqlite3" in modules
-    assert not modules & {"dlctl.cli.manifests", "dlctl.cli.logs", "dlctl.cli.models"}
-    assert not modules & {"yaml", "paramiko", "jinja2", "rich"}
-    assert not modules & {
-        "dlctl.manifest.model",
-        "dlctl.sites.files",
-        "dlctl.lifecycle",
-        "dlctl.request.build",
-    }
-    assert not modules & NODE_SIDE
-
-
-@pytest.mark.unmeasured
-def test_render_on_a_cluster_loads_neither_transport_nor_record(loaded, tmp_path):
-    manifest = tmp_path / "manifest.yml"
-    manifest.write_text("name: a\nframework: {name: own, command: 'true'}\n")
-    modules = loaded("render", str(manifest))
-    assert "jinja2" in modules
-    assert not modules & {"paramiko", "rich", "sqlite3", "dlctl.lifecycle", "dlctl.transport.ssh"}
-    assert not modules & NODE_SIDE
-
-
-@pytest.mark.unmeasured
-def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dlctl):
+@pytest.mark.parametrize(("command", "loads", "others"), [
+    ("--help", "typer dlctl.contract.measured.past",
+     "yaml pydantic paramiko jinja2 sqlite3 starlette uvicorn websockets asyncio dlctl.series "
+     "dlctl.lifecycle"),
+    ("list", "sqlite3", "dlctl.cli.manifests dlctl.cli.logs dlctl.cli.models yaml paramiko jinja2 "
+     "rich dlctl.manifest.model dlctl.sites.files dlctl.lifecycle dlctl.request.build"),
+    ("render manifest.yml", "jinja2",
+     "paramiko rich sqlite3 dlctl.lifecycle dlctl.transport.ssh"),
+    ("submit manifest.yml", "sqlite3 yaml jinja2 dlctl.transport.local",
+     "paramiko cryptography rich asyncio invoke dlctl.transport.ssh dlctl.scheduler.slurm "
+     "dlctl.cli.views.training dlctl.outputs.fetch dlctl.logs.reader dlctl.site_admin.discovery "
+     "dlctl.doctor.at_site"),
+])  # fmt: skip
+def test_a_command_loads_what_it_uses_and_no_more(loaded, dlctl, tmp_path, command, loads, others):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "manifest.yml").write_text("name: a\nframework: {name: own, command: 'true'}\n")
-    modules = loaded("submit", "manifest.yml", cwd=folder)
+    modules = loaded(*command.split(), cwd=folder)
     try:
-        assert {"sqlite3", "yaml", "jinja2", "dlctl.transport.local"} <= modules
-        assert not modules & {"paramiko", "cryptography", "rich", "asyncio", "invoke"}
-        assert not modules & {
-            "dlctl.transport.ssh",
-            "dlctl.scheduler.slurm",
-            "dlctl.cli.views.training",
-        }
-        assert not modules & {
-            "dlctl.outputs.fetch",
-            "dlctl.logs.reader",
-            "dlctl.site_admin.discovery",
-            "dlctl.doctor.at_site",
-        }
-        assert not modules & NODE_SIDE
+        assert set(loads.split()) <= modules
+        assert not modules & {*others.split(), *NODE_SIDE}
+        if command == "--help":  # a verdict carries the past
+            measured = {name for name in modules if name.startswith("dlctl.contract.measured.")}
+            assert measured == {"dlctl.contract.measured.past"}
+            assert dlctl("-h", ok=True).stdout.strip() == dlctl().stderr.strip()
     finally:
-        dlctl("logs", "--follow", cwd=folder, ok=True)  # until it has ended: it leaves nothing
+        if "submit" in command:
+            dlctl("logs", "--follow", cwd=folder, ok=True)  # until it has ended: it leaves nothing
 
 
 @pytest.mark.unmeasured

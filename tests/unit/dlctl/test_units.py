@@ -67,6 +67,9 @@ def test_sizes_and_durations_are_formatted() -> None:
     assert format_duration(0) == "0s"
     assert format_slurm_time(5400) == "01:30:00"
     assert format_slurm_time(90000) == "1-01:00:00"
+    sizes = [0, 999, 1_500, 999_960, 2**30, 2 * 10**12]
+    assert [*map(format_bytes, sizes)] == ["0 B", "999 B", "1.5 kB", "1.0 MB", "1.1 GB", "2.0 TB"]
+    assert [counted(number, "file") for number in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
 
 
 @given(st.integers(1, 10**9))
@@ -89,12 +92,3 @@ def test_any_text_is_a_unit_or_a_clear_error(text: str) -> None:
             assert parse(text) > 0
         except UnitError as error:
             assert str(error)
-
-
-def test_measured_sizes_are_decimal() -> None:
-    sizes = [0, 999, 1_500, 999_960, 2**30, 2 * 10**12]
-    assert [*map(format_bytes, sizes)] == ["0 B", "999 B", "1.5 kB", "1.0 MB", "1.1 GB", "2.0 TB"]
-
-
-def test_one_is_no_plural() -> None:
-    assert [counted(number, "file") for number in (0, 1, 2)] == ["0 files", "1 file", "2 files"]

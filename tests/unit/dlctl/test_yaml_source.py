@@ -39,12 +39,10 @@ def test_scalars() -> None:
         "!!str 1.0": "1.0",
     }.items():  # fmt: skip
         assert plain(load_bytes(f"k: {text}".encode(), "m.yml").data) == {"k": value}, text
-
-
-def test_numbers_know_how_they_were_written_and_keys_are_text() -> None:
-    data = load_bytes(b"version: 1.10\non: 1\n1.0: x\n", "m.yml").data
-    assert data["version"].text == "1.10"
-    assert list(data) == ["version", "on", "1.0"]
+    data = load_bytes(b"version: 1.10\non: 1\n1.0: &x {b: [1]}\nc: *x\n", "m.yml").data
+    assert data["version"].text == "1.10", "a number knows how it was written"
+    assert list(data) == ["version", "on", "1.0", "c"], "keys are text"
+    assert data["c"] == {"b": [1]}, "an alias is written out"
 
 
 @pytest.mark.parametrize(
@@ -101,15 +99,22 @@ def test_a_merge_key_brings_what_does_not_stand_there_itself() -> None:
     assert document.data["two"] == {"lr": 0.1, "deep": {"b": 2}, "momentum": 0.9}
     assert document.data["three"] == {"lr": 0.1, "deep": {"a": 1}, "<<": "text"}
     assert document.data["one"]["deep"] is not document.data["base"]["deep"]
-
-
-def test_what_a_merge_key_brings_has_the_place_of_the_anchors_keys() -> None:
-    document = load_bytes(MERGED.encode(), "m.yml")
+    # Each has the place of the anchor's key.
     assert document.where(("one", "deep", "a")) == "m.yml:3:13"
     assert document.where(("one", "deep"), key=True) == "m.yml:3:3"
     assert document.where(("one", "lr")) == "m.yml:6:7"
     assert document.where(("two", "momentum")) == "m.yml:4:33"
     assert document.where(("two", "deep", "b")) == "m.yml:10:13"
+
+
+def test_a_large_a_missing_file_and_a_folder_are_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "large.yml"
+    with path.open("wb") as file:
+        file.truncate(50_000_000)
+    for place, said in ((path, r"large.yml: 47.7 MiB is too large"), (tmp_path, "is not a file"),
+                        (tmp_path / "none.yml", "does not exist")):  # fmt: skip
+        with pytest.raises(YamlError, match=said):
+            load_file(place)
 
 
 def test_all_duplicate_keys_are_named() -> None:
@@ -118,28 +123,6 @@ def test_all_duplicate_keys_are_named() -> None:
         "m.yml:2:1: the key 'a' appears twice; the first is on line 1",
         "m.yml:5:3: the key 'c' appears twice; the first is on line 4",
     ]
-
-
-def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "large.yml"
-    with path.open("wb") as file:
-        file.truncate(50_000_000)
-    with pytest.raises(YamlError, match=r"large.yml: 47.7 MiB is too large"):
-        load_file(path)
-
-
-def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(YamlError, match="does not exist"):
-        load_file(tmp_path / "none.yml")
-    with pytest.raises(YamlError, match="is not a file"):
-        load_file(tmp_path)
-
-
-def test_an_alias_is_written_out() -> None:
-    assert load_bytes(b"a: &x {b: [1]}\nc: *x\n", "m.yml").data == {
-        "a": {"b": [1]},
-        "c": {"b": [1]},
-    }
 
 
 @given(st.text(max_size=80))

@@ -128,7 +128,7 @@ def test_a_rendered_plan_names_the_version_that_an_alias_means_now(dlctl, folder
     plan = dlctl("render", "--json", ok=True).json["plan"]
     assert (plan["weights"]["model"], plan["weights"]["path"]) == (model.strip(), "net.pt")
     assert plan["framework"]["arguments"]["weights"] == f"{plan['job_dir']}/weights/net.pt"
-    dlctl("models", "delete", model.strip(), "--yes", ok=True)
+    dlctl("models", "delete", model.partition("@")[0], "--yes", ok=True)
     assert dlctl("validate", ok=True).stdout == "manifest.yml is valid\n"
     for command in ("render", "submit"):
         refused = dlctl(command)

@@ -36,13 +36,6 @@ def verdict(state=State.COMPLETED, **values):
     return Verdict(1, "7", state, "All went well.", **values)
 
 
-def test_the_share_of_data_that_has_moved_is_known_while_it_moves():
-    loading = supervisor(state=State.DOWNLOADING, done=0.25)
-    assert derive(record(), seen(job=RUNNING, supervisor=loading), NOW).moved == 0.25
-    trains = supervisor(state=State.TRAINING)
-    assert derive(record(moved=0.25), seen(job=RUNNING, supervisor=trains), NOW).moved is None
-
-
 RUNNING, ENDING = job(JobState.RUNNING), job(JobState.ENDING)
 COMPLETED, FAILED = job(JobState.COMPLETED), job(JobState.FAILED, exit_code="1:0")
 CANCELLED = job(JobState.CANCELLED)
@@ -209,6 +202,10 @@ def test_how_far_a_training_has_come_is_read_with_its_state():
     told = seen(verdict=verdict(finished_at=NOW - 5), supervisor=supervisor(started_at=NOW - 60))
     ended = derive(known, told, NOW)
     assert (ended.epoch, ended.loss, ended.ended_at) == (3, 0.25, NOW - 5)
+    loading = supervisor(state=State.DOWNLOADING, done=0.25)
+    assert derive(record(), seen(job=RUNNING, supervisor=loading), NOW).moved == 0.25
+    trains = derive(record(moved=0.25), seen(job=RUNNING, supervisor=supervisor()), NOW)
+    assert trains.moved is None, "the share of the data is known while it moves"
 
 
 def test_files_are_read_into_an_observation():

@@ -50,11 +50,13 @@ def test_attempts_servers_and_learners_come_in_order(job, tmp_path):
         write(job, name, b"hello\n")
     write(job, "learner-0.log", b"again\nkilled he", attempt=2)
     pieces = list(read(LocalTransport(), LogReader(str(job))))
-    assert [(p.attempt, p.source) for p in pieces] == [
+    assert list(collected(pieces)) == [
         (1, "job"), (1, "server-2"), (1, "server-10"), (1, "learner-0"), (1, "learner-2"),
         (1, "learner-10"), (2, "learner-0"),
     ]  # fmt: skip
-    assert pieces[-1].content == b"again\nkilled he\n", "the last line may lack its end"
+    assert collected(pieces)[2, "learner-0"] == b"again\nkilled he\n", (
+        "a last line may lack its end"
+    )
     some = collected(read(LocalTransport(), LogReader(str(job), ranks=[0], first_attempt=2)))
     assert some == {(2, "learner-0"): b"again\nkilled he\n"}
 

@@ -422,7 +422,7 @@ def test_a_record_that_leads_out_of_the_folder_is_refused(site, folder, tmp_path
     path = site.root / f"models/versions/{made.model_id}/1.json"
     path.chmod(0o600)
     path.write_text(path.read_text().replace('"words.txt"', '"../words.txt"'))
-    with pytest.raises(ResultsError, match="leads out of"):
+    with pytest.raises(TransferError, match="is not inside the folder"):
         pull(site.session, find_version(site.session, made.label), tmp_path / "pulled")
     assert not (tmp_path / "words.txt").exists()
 
