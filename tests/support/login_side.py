@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 from dlctl import contract
 from dlctl.errors import ConnectionLost, SchedulerUnavailable, SubmitRejected, SubmitUnknown
-from dlctl.lifecycle import refresh, resume, submit
+from dlctl.lifecycle import cancel_all, halt_all, refresh, resume, submit
+from dlctl.lifecycle.end import only
 from dlctl.lifecycle.session import Session
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
@@ -300,3 +301,11 @@ def go_on(scene, transport=None, store=None, *, new_code=False, on_line=lambda _
     store = store or scene.store
     return resume(session, store.all()[0], store, lambda r: prepare_again(r, scene.site),
                   Overrides(**asked), new_code=new_code, on_line=on_line)  # fmt: skip
+
+
+def halt(session, record, store):
+    return only(halt_all(session, [record], store))
+
+
+def cancel(session, record, store):
+    return only(cancel_all(session, [record], store))

@@ -1,11 +1,8 @@
 """Each command loads what it uses and nothing else, also on Windows and macOS."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from repository import REPOSITORY, SUPPORT
@@ -25,10 +22,10 @@ finally:
 
 
 @pytest.fixture
-def loaded(tmp_path: Path, xdg):
+def loaded(tmp_path, xdg):
     """`loaded("list")` → the modules that the command loads, by their whole names."""
 
-    def run(*arguments: str, cwd: Path = tmp_path) -> set[str]:
+    def run(*arguments, cwd=tmp_path):
         answer = tmp_path / "modules"
         program = PROGRAM.format(answer=str(answer))
         done = subprocess.run(
@@ -125,7 +122,7 @@ for module in pkgutil.walk_packages(dlctl.__path__, "dlctl."):
 """
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments):
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), str(REPOSITORY)])}
     return subprocess.run([sys.executable, *arguments], env=env, cwd=REPOSITORY, text=True,
                           capture_output=True, timeout=300)  # fmt: skip

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,13 +14,13 @@ MERGE_BOMB = "a: &a {x: 1}\n" + "".join(
 )
 
 
-def problems(text: str | bytes) -> list[str]:
+def problems(text):
     with pytest.raises(YamlError) as caught:
         load_bytes(text.encode() if isinstance(text, str) else text, "m.yml")
     return caught.value.problems
 
 
-def test_every_key_and_value_has_its_place() -> None:
+def test_every_key_and_value_has_its_place():
     document = load_bytes(b"a: 1\nb:\n  - c: x\n    d: [1, 2]\n", "m.yml")
     assert plain(document.data) == {"a": 1, "b": [{"c": "x", "d": [1, 2]}]}
     assert document.where(("b", 0, "d"), key=True) == "m.yml:4:5"
@@ -32,7 +28,7 @@ def test_every_key_and_value_has_its_place() -> None:
     assert document.where(("b", 0, "missing")) == "m.yml:3:5"
 
 
-def test_scalars() -> None:
+def test_scalars():
     for text, value in {
         "no": "no", "on": "on", "4:00:00": "4:00:00", "2024-01-01": "2024-01-01", "007": "007",
         "1_000": "1_000", "1e-3": 0.001, "0x10": 16, "true": True, "~": None, "'1.0'": "1.0",
@@ -70,7 +66,7 @@ def test_scalars() -> None:
         ("a" * (MAX_BYTES + 1), "1.1 MiB is too large; at most 1 MiB"),
     ],
 )
-def test_refusals(text: str | bytes, expected: str) -> None:
+def test_refusals(text, expected):
     (problem,) = problems(text)
     assert expected in problem
     assert len(problem) < 200
@@ -93,7 +89,7 @@ three:
 """
 
 
-def test_a_merge_key_brings_what_does_not_stand_there_itself() -> None:
+def test_a_merge_key_brings_what_does_not_stand_there_itself():
     document = load_bytes(MERGED.encode(), "m.yml")
     assert document.data["one"] == {"lr": 0.3, "deep": {"a": 1}}
     assert document.data["two"] == {"lr": 0.1, "deep": {"b": 2}, "momentum": 0.9}
@@ -107,7 +103,7 @@ def test_a_merge_key_brings_what_does_not_stand_there_itself() -> None:
     assert document.where(("two", "deep", "b")) == "m.yml:10:13"
 
 
-def test_a_large_a_missing_file_and_a_folder_are_refused_unread(tmp_path: Path) -> None:
+def test_a_large_a_missing_file_and_a_folder_are_refused_unread(tmp_path):
     path = tmp_path / "large.yml"
     with path.open("wb") as file:
         file.truncate(50_000_000)
@@ -117,7 +113,7 @@ def test_a_large_a_missing_file_and_a_folder_are_refused_unread(tmp_path: Path) 
             load_file(place)
 
 
-def test_all_duplicate_keys_are_named() -> None:
+def test_all_duplicate_keys_are_named():
     found = problems("a: 1\na: 2\nb:\n  c: 1\n  c: 2\n")
     assert found == [
         "m.yml:2:1: the key 'a' appears twice; the first is on line 1",
@@ -126,7 +122,7 @@ def test_all_duplicate_keys_are_named() -> None:
 
 
 @given(st.text(max_size=80))
-def test_any_text_loads_or_has_problems(text: str) -> None:
+def test_any_text_loads_or_has_problems(text):
     try:
         load_bytes(text.encode("utf-8", "surrogatepass"), "m.yml")
     except YamlError as error:

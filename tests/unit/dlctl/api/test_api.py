@@ -1,7 +1,5 @@
 """The Python interface: what it imports, its columns, its connections, and what it waits for."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -13,7 +11,6 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy
 import pytest
@@ -107,14 +104,14 @@ def test_numbers_of_numpy_and_paths_go_into_a_manifest():
 class Opened:
     """Counts connections."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.opened = self.closed = 0
 
-    def __call__(self, name: str) -> Any:
+    def __call__(self, name):
         self.opened += 1
         return pool.Session(SimpleNamespace(name=name), SimpleNamespace(close=self.close), None)
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
 
@@ -161,13 +158,13 @@ def test_a_connection_that_comes_back_wakes_whoever_waits_for_its_site(monkeypat
     sites = Pool(Opened(), most=1)
     sites.lend("idle").close()  # which starts the thread that closes what nobody uses
     held = {name: sites.lend(name) for name in ("here", "there")}
-    lent: list[str] = []
+    lent = []
 
-    def wait(name: str) -> None:
+    def wait(name):
         with closing(sites.lend(name)):
             lent.append(name)
 
-    def waiting() -> int:
+    def waiting():
         return len(sites._changed._waiters)
 
     threads = [threading.Thread(target=wait, args=[name]) for name in held]
@@ -186,17 +183,17 @@ def test_a_connection_that_comes_back_wakes_whoever_waits_for_its_site(monkeypat
 # Waiting, and what it keeps from others -----------------------------------------------------------
 
 
-def opened(name: str) -> Any:
+def opened(name):
     site = SimpleNamespace(name=name)
-    return lifecycle.Session(site, SimpleNamespace(close=lambda: None), None)  # type: ignore[arg-type]
+    return lifecycle.Session(site, SimpleNamespace(close=lambda: None), None)
 
 
-def training_that(monkeypatch, *answers: Any, most: int = 4) -> Training:
+def training_that(monkeypatch, *answers, most=4):
     """Return a training whose site gives these answers, and the last one for ever."""
     left = list(answers)
-    store: Any = SimpleNamespace(find=lambda _: QUEUED)
+    store = SimpleNamespace(find=lambda _: QUEUED)
 
-    def refresh(*_: Any) -> list[Record]:
+    def refresh(*_):
         answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, Exception):
             raise answer
@@ -240,12 +237,12 @@ def test_more_threads_may_wait_than_there_are_connections(monkeypatch):
     training = training_that(monkeypatch, State.TRAINING, most=1)
     looked, over = threading.Barrier(33), threading.Event()
 
-    def wait() -> None:
+    def wait():
         first = iter([looked.wait])
         with pytest.raises(KeyError):  # ends the wait
             training.wait(on_look=lambda _: next(first, stop)())
 
-    def stop() -> None:
+    def stop():
         if over.is_set():
             raise KeyError
 
@@ -282,11 +279,11 @@ def test_a_call_does_not_wait_for_ever_behind_long_ones(monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
 def test_a_fork_opens_connections_of_its_own():
     opens = list[str]()
-    mine = Pool(lambda name: opens.append(name) or opened(name), most=1)  # type: ignore[func-returns-value]
+    mine = Pool(lambda name: opens.append(name) or opened(name), most=1)
     mine.lend("a").close()
     held, is_held, may_go = mine.lend("a"), threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold():
         with mine._changed:
             is_held.set()
             may_go.wait(60)

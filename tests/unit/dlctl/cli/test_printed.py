@@ -1,7 +1,5 @@
 """What is printed: tables on a terminal of any width, and names from elsewhere."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -24,8 +22,8 @@ WORDS = {word for row in [COLUMNS, *ROWS] for cell in row for word in cell.split
 
 
 @pytest.fixture
-def draw(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def draw(width: int) -> list[str]:
+def draw(monkeypatch, capsys):
+    def draw(width):
         monkeypatch.setattr("sys.stdout.isatty", lambda: True)
         monkeypatch.setenv("COLUMNS", str(width))
         output.table(COLUMNS, ROWS)
@@ -35,14 +33,14 @@ def draw(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("width", [70, 80, 100, 200])
-def test_no_word_is_broken_while_there_is_room_for_the_longest_ones(draw, width: int) -> None:
+def test_no_word_is_broken_while_there_is_room_for_the_longest_ones(draw, width):
     lines = draw(width)
     assert max(map(len, lines)) <= width
     assert {word for line in lines for word in line.split()} >= WORDS
     assert (len(lines) == 3) == (width == 200)  # the names, and a line for each row
 
 
-def test_where_there_is_none_each_cell_has_a_line_of_its_own(draw) -> None:
+def test_where_there_is_none_each_cell_has_a_line_of_its_own(draw):
     """At 40 columns states and ids came in pieces: `COMPLE`, and `TED` below."""
     lines = draw(40)
     assert max(map(len, lines)) <= 40
@@ -51,7 +49,7 @@ def test_where_there_is_none_each_cell_has_a_line_of_its_own(draw) -> None:
     assert {*told} >= {word.rstrip(":") for word in WORDS}
 
 
-def test_a_path_is_broken_before_the_states_beside_it(monkeypatch, capsys) -> None:
+def test_a_path_is_broken_before_the_states_beside_it(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     output.table(["what", "state", "ended"], [["/scratch" * 12, "COMPLETED", "2 min ago"]])
@@ -59,13 +57,13 @@ def test_a_path_is_broken_before_the_states_beside_it(monkeypatch, capsys) -> No
     assert "COMPLETED" in first
 
 
-def test_a_row_is_one_line_in_a_pipe(capsys) -> None:
+def test_a_row_is_one_line_in_a_pipe(capsys):
     output.table(["training", "varied"], [["a-1", "command=first\nsecond"], ["b-2", "x"]])
     assert capsys.readouterr().out.splitlines()[1] == "a-1       command=first\\nsecond"
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_a_bar_is_one_line(monkeypatch, columns: int) -> None:
+def test_a_bar_is_one_line(monkeypatch, columns):
     stderr = io.StringIO()
     monkeypatch.setattr(stderr, "isatty", lambda: True)
     monkeypatch.setattr("sys.stderr", stderr)
@@ -78,7 +76,7 @@ def test_a_bar_is_one_line(monkeypatch, columns: int) -> None:
     assert stderr.getvalue().count("\n") == 1  # behind the last picture
 
 
-def test_columns_stand_below_each_other_whatever_is_in_them(capsys) -> None:
+def test_columns_stand_below_each_other_whatever_is_in_them(capsys):
     names = ["plain", "数据", "🙂 x", "e\u0301tude", "\x1b[31mred", "zero\u200bwidth"]
     output.table(["metric", "newest"], [[name, "1"] for name in names])
     lines = capsys.readouterr().out.splitlines()
@@ -86,14 +84,14 @@ def test_columns_stand_below_each_other_whatever_is_in_them(capsys) -> None:
     assert "\x1b" not in "".join(lines)
 
 
-def test_the_name_of_a_field_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_name_of_a_field_moves_no_cursor(capsys):
     output.fields({"a\nb": "1", "\x1b[2Jc": "2", "日本": "3", "": ""})
     assert capsys.readouterr().out == "a\\nb      1\n\\x1b[2Jc  2\n日本      3\n"
 
 
 def test_what_is_told_beside_each_other_is_broken_at_the_dots_and_then_between_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    monkeypatch, capsys
+):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
     output.items("12 batches a second · used 23.9MiB of memory a learner at the very most")
@@ -108,7 +106,7 @@ EVIL = "a\nCOMPLETED\r\x1b[2Kb\x9b1m\u202ec\u2066\x7f\udcff"
 SAFE = "a\\nCOMPLETED\\r\\x1b[2Kb\\x9b1m\\u202ec\\u2066\\x7f\\xff"
 
 
-def test_a_name_becomes_one_line_of_escapes() -> None:
+def test_a_name_becomes_one_line_of_escapes():
     assert printable(EVIL) == SAFE
     assert printable("ä b/ü.txt") == "ä b/ü.txt"
     assert printable_lines("a\tb\n\x1bc") == "a\tb\n\\x1bc"
@@ -125,7 +123,7 @@ def test_a_name_becomes_one_line_of_escapes() -> None:
     (lambda name: output.error(f"{name} is refused", "look"), False),
     (lambda name: print(Line().add(name).render(colours=False)), False),
 ])  # fmt: skip
-def test_whatever_prints_a_name_prints_it_safely(capsys, show, is_whole) -> None:
+def test_whatever_prints_a_name_prints_it_safely(capsys, show, is_whole):
     show(EVIL)
     printed = "".join(capsys.readouterr())
     assert SAFE in printed or not is_whole
@@ -135,7 +133,7 @@ def test_whatever_prints_a_name_prints_it_safely(capsys, show, is_whole) -> None
 
 def test_a_terminal_gets_no_orders_from_a_file_or_a_row_and_a_program_gets_what_is_there(
     capsys, monkeypatch
-) -> None:
+):
     """`render`, `sites show`, `show --script`, `metrics --csv` and `search export`."""
     row, text = [EVIL, 1.5, None], "a\tb\n\x1b[2Kc\u202e\n"
     assert cells_for(sys.stdout, row) == row
@@ -147,7 +145,7 @@ def test_a_terminal_gets_no_orders_from_a_file_or_a_row_and_a_program_gets_what_
     assert capsys.readouterr().out == "a\tb\n\\x1b[2Kc\\u202e\n"
 
 
-def test_json_for_a_terminal_has_escapes_and_the_same_value(capsys) -> None:
+def test_json_for_a_terminal_has_escapes_and_the_same_value(capsys):
     output.report([EVIL, "ä"], True, print)
     output.json_line({"name": EVIL}, {"line": EVIL})
     printed = capsys.readouterr().out

@@ -215,7 +215,7 @@ def test_it_prints_where_it_is_and_ends_at_ctrl_c(xdg, ended):
     assert "the trainings continue" in err
 
 
-def test_a_report_is_written_and_no_server_starts(dlctl, ended, tmp_path: Path):
+def test_a_report_is_written_and_no_server_starts(dlctl, ended, tmp_path):
     path = tmp_path / "report.html"
     assert dlctl("dashboard", "--export", path, ok=True).stdout.strip() == str(path)
     text = path.read_text()

@@ -133,7 +133,7 @@ def test_a_line_of_metrics_comes_back_as_it_was_written(step, epoch, values):
     assert parse_line(line.encode().decode()) == line
 
 
-def test_a_time_that_no_float_can_hold_is_none() -> None:
+def test_a_time_that_no_float_can_hold_is_none():
     line = parse_line('{"step": 1, "time": 1' + "0" * 400 + ', "loss": 2.0}')
     assert line is not None and (line.time, line.values) == (None, {"loss": 2.0})
     assert line.encode().count(b"\n") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlctl.contract.ground import processes
-from dlctl.contract.programs.tracebacks import Traceback, TracebackReader, place_before, shorten
+from dlctl.contract.programs.tracebacks import TracebackReader, place_before, shorten
 from dlctl.contract.programs.verdict_rules import explain
 from learner.system.disk_reserve import SIZE_BYTES, Reserve, is_full
 
@@ -161,7 +161,7 @@ def test_an_unfinished_traceback_is_not_lost():
 
 
 def test_two_processes_that_fail_alike_are_recognized():
-    def read(lines: list[str]) -> Traceback:
+    def read(lines):
         reader = TracebackReader()
         (found,) = [each for line in lines for each in reader.feed(line)]
         return found

@@ -1,7 +1,5 @@
 """The browser is led to the page by a private file, which a snap can read only below its folder."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,11 +14,11 @@ URL = "http://127.0.0.1:8000/#/?token=secret"
 class Desktop:
     """A desktop whose default browser is what a test says."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, monkeypatch):
         self.home, self.bin, self.snaps = folder / "home", folder / "bin", folder / "snap"
         for each in (self.home, self.bin, self.snaps / "bin"):
             each.mkdir(parents=True)
-        self.files: list[Path] = []
+        self.files = []
         for name, value in (("HOME", self.home), ("PATH", f"{self.bin}:{self.snaps / 'bin'}:/bin"),
                             ("DISPLAY", ":0")):  # fmt: skip
             monkeypatch.setenv(name, str(value))
@@ -28,17 +26,17 @@ class Desktop:
         monkeypatch.setattr(browser, "_SNAPS", self.snaps)
         monkeypatch.setattr("webbrowser.open", self.open)
 
-    def program(self, path: Path, text: str) -> None:
+    def program(self, path, text):
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
-    def default(self, desktop_file: str) -> None:
+    def default(self, desktop_file):
         self.program(
             self.bin / "xdg-settings",
             f'[ "$*" = "get default-web-browser" ] && echo {desktop_file}',
         )  # noqa: E501
 
-    def open(self, url: str) -> None:
+    def open(self, url):
         page = Path(unquote(urlsplit(url).path))
         assert stat.S_IMODE(page.stat().st_mode) == 0o600
         assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
@@ -47,12 +45,12 @@ class Desktop:
 
 
 @pytest.fixture
-def desktop(tmp_path, monkeypatch) -> Desktop:
+def desktop(tmp_path, monkeypatch):
     return Desktop(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("named", ["firefox_firefox.desktop", "firefox.desktop"])
-def test_a_snap_gets_the_file_below_its_own_folder(desktop: Desktop, named: str):
+def test_a_snap_gets_the_file_below_its_own_folder(desktop, named):
     (desktop.snaps / "firefox").mkdir()
     desktop.program(desktop.snaps / "bin/firefox", "true")
     desktop.default(named)
@@ -64,7 +62,7 @@ def test_a_snap_gets_the_file_below_its_own_folder(desktop: Desktop, named: str)
     assert list(common.iterdir()) == []
 
 
-def test_a_snap_without_a_folder_is_not_opened(desktop: Desktop):
+def test_a_snap_without_a_folder_is_not_opened(desktop):
     (desktop.snaps / "firefox").mkdir()
     desktop.default("firefox_firefox.desktop")
     with browser.opened(URL) as problem:
@@ -73,7 +71,7 @@ def test_a_snap_without_a_folder_is_not_opened(desktop: Desktop):
 
 
 @pytest.mark.parametrize("named", ["firefox-esr.desktop", "my_browser.desktop", ""])
-def test_another_browser_reads_the_folder_for_temporary_files(desktop: Desktop, named: str):
+def test_another_browser_reads_the_folder_for_temporary_files(desktop, named):
     desktop.program(desktop.bin / "firefox-esr", "true")
     desktop.default(named)
     with browser.opened(URL) as problem:
@@ -82,7 +80,7 @@ def test_another_browser_reads_the_folder_for_temporary_files(desktop: Desktop, 
     assert not desktop.files[0].exists()
 
 
-def test_without_a_display_nothing_is_opened(desktop: Desktop, monkeypatch):
+def test_without_a_display_nothing_is_opened(desktop, monkeypatch):
     monkeypatch.delenv("DISPLAY")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setattr("sys.platform", "linux")

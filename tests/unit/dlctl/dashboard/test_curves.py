@@ -1,7 +1,5 @@
 """Columns, axes and smoothing."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -19,7 +17,7 @@ from dlctl.series.replays import Origin
 LOSS = Key("loop", 0, "", "loss")
 
 
-def of(found: dict, name: str, group: str = "") -> dict:
+def of(found, name, group=""):
     return next(c for c in found["curves"] if c["name"] == name and c["group"] == group)
 
 
@@ -32,7 +30,7 @@ def test_every_spike_of_one_point_is_in_the_columns():
 
 
 @pytest.mark.parametrize("kind", ["step", "epoch", "time"])
-def test_utilisation_lies_where_the_training_was(kind: str):
+def test_utilisation_lies_where_the_training_was(kind):
     found = curves(resumed("a", 1000), Wanted(kind, width=5000))
     for curve in found["curves"]:
         assert curve["x"] == sorted(curve["x"])
@@ -47,7 +45,7 @@ def test_time_counts_from_the_beginning_of_the_first_attempt():
 
 
 @pytest.mark.parametrize(("kind", "place"), [("step", 20), ("time", 29.0)])
-def test_the_end_of_an_attempt_is_drawn_where_the_next_one_goes_on(kind: str, place: float):
+def test_the_end_of_an_attempt_is_drawn_where_the_next_one_goes_on(kind, place):
     """An attempt that reached step 29 was lost; by steps, 21 to 29 are the next attempt's."""
     run = Run("a")
     for attempt, begin in ((1, 0), (2, 20)):

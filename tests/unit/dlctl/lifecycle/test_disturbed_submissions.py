@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
-from login_side import BadTransport, Scene, go_on, run_everything, send
+from login_side import BadTransport, Scene, cancel, go_on, run_everything, send
 
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RemoteCommandError, SubmitUnknown
-from dlctl.lifecycle import cancel, end, resume, submit
+from dlctl.lifecycle import end, resume, submit
 from dlctl.lifecycle.many import ask_all
 
 SLOW_CP = """\

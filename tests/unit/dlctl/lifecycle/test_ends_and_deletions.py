@@ -5,18 +5,16 @@ import itertools
 import shutil
 
 import pytest
-from login_side import BadTransport, look, run_everything, run_script, send
+from login_side import BadTransport, cancel, halt, look, run_everything, run_script, send
 from unprivileged import unprivileged
 
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, HasEnded, RecordError
 from dlctl.lifecycle import (
-    cancel,
     cancel_all,
     delete,
     delete_all,
-    halt,
     halt_all,
     refresh,
     resume,

@@ -9,8 +9,10 @@ import pytest
 from login_side import (
     BadTransport,
     Overtaken,
+    cancel,
     fail_newest,
     go_on,
+    halt,
     look,
     run_everything,
     run_script,
@@ -20,7 +22,7 @@ from login_side import (
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
-from dlctl.lifecycle import cancel, delete, halt, refresh, submit
+from dlctl.lifecycle import delete, refresh, submit
 from dlctl.lifecycle.many import ask_all
 from dlctl.record import RecordStore, file
 from dlctl.transport.streams import SessionRefused

@@ -11,6 +11,7 @@ from login_side import (
     Scene,
     fail_newest,
     go_on,
+    halt,
     job_dir,
     look,
     make_record,
@@ -21,7 +22,7 @@ from login_side import (
 
 from dlctl import contract
 from dlctl.errors import DlctlError, ManifestError, PlanError, RecordError
-from dlctl.lifecycle import check_learner, halt, read_plan
+from dlctl.lifecycle import check_learner, read_plan
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.outputs.insight import told_by_site

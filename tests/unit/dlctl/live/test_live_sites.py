@@ -1,7 +1,5 @@
 """One reader keeps trainings of many sites new, and a site that is silent delays no other."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import closing
 from dataclasses import replace

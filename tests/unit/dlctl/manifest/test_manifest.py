@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -13,7 +9,7 @@ from dlctl.contract import CheckpointPolicy
 from dlctl.errors import ManifestError
 from dlctl.manifest.checks import check_files, not_in_this_version
 from dlctl.manifest.load import load_manifest, parse_manifest
-from dlctl.manifest.model import Manifest, json_schema
+from dlctl.manifest.model import json_schema
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
 from dlctl.plan.sections import checkpoint_policy, plain_env, plan_stores, training_settings
@@ -22,18 +18,18 @@ SMALL = "name: mine\nframework:\n  name: pytorch\n  job: train.py\n"
 FIXTURES = sorted((MANIFESTS).glob("*.yml"))
 
 
-def manifest(text: str, overrides: Overrides | None = None) -> Manifest:
+def manifest(text, overrides=None):
     return parse_manifest(text.encode(), "m.yml", overrides)
 
 
-def problems(text: str, overrides: Overrides | None = None) -> list[str]:
+def problems(text, overrides=None):
     with pytest.raises(ManifestError) as caught:
         manifest(text, overrides)
     return caught.value.problems
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda p: p.stem)
-def test_manifests_of_the_paper_and_of_ffdl_validate_unmodified(path: Path) -> None:
+def test_manifests_of_the_paper_and_of_ffdl_validate_unmodified(path):
     loaded = load_manifest(path)
     assert loaded.learners == 2
     everything_works = path.stem in ("ffdl-host-mount", "ffdl-mount-cos", "listing-1")
@@ -41,7 +37,7 @@ def test_manifests_of_the_paper_and_of_ffdl_validate_unmodified(path: Path) -> N
     assert parse_manifest(loaded.to_yaml().encode(), "again.yml") == loaded.extract_secrets()[0]
 
 
-def test_listing_1() -> None:
+def test_listing_1():
     loaded = load_manifest(FIXTURES[-1])
     assert loaded.memory_bytes == 8000 * 2**20
     bare, secrets = loaded.extract_secrets()
@@ -52,14 +48,14 @@ def test_listing_1() -> None:
     assert not_in_this_version(loaded) == []
 
 
-def test_a_mounted_store_and_fractional_cpus() -> None:
+def test_a_mounted_store_and_fractional_cpus():
     loaded = load_manifest(FIXTURES[0])
     assert loaded.cpus_per_learner() == 1
     (store,) = plan_stores(loaded)
     assert (store.path, store.training_data) == ("/cosdata", "digits-in")
 
 
-def test_lines_of_options_in_a_folded_command_belong_to_it() -> None:
+def test_lines_of_options_in_a_folded_command_belong_to_it():
     command = load_manifest(FIXTURES[0]).framework.command
     assert command is not None and "\n" not in command.strip()
     assert "images.gz --labels ${DATA_DIR}/labels.gz --rate" in command
@@ -69,7 +65,7 @@ def test_lines_of_options_in_a_folded_command_belong_to_it() -> None:
     assert manifest(kept).framework.command == "if a; then\n  -b\nfi\n"
 
 
-def test_all_of_our_own_keys() -> None:
+def test_all_of_our_own_keys():
     loaded = manifest(
         SMALL
         + """time: 4:00:00
@@ -107,14 +103,14 @@ requirements: requirements.txt
     ("1 epoch", {"every_epochs": 1}),
     ("30min", {"every_s": 1800}),
 ])  # fmt: skip
-def test_when_a_checkpoint_is_taken_and_kept(every: str, policy: dict[str, Any]) -> None:
+def test_when_a_checkpoint_is_taken_and_kept(every, policy):
     loaded = manifest(SMALL + f"checkpoint: {{every: {every}, keep: 3, keep_every: 1000 steps}}\n")
     wanted = CheckpointPolicy(**policy, keep=3, keep_every_steps=1000)
     assert checkpoint_policy(loaded) == wanted
     assert manifest(loaded.to_yaml()) == loaded
 
 
-def test_all_errors_at_once_each_with_its_place() -> None:
+def test_all_errors_at_once_each_with_its_place():
     found = problems(
         """name: mine
 lerners: 2
@@ -145,7 +141,7 @@ env: {FLAG: true}
     assert len(found) == 8
 
 
-def test_what_is_allowed_is_listed_once() -> None:
+def test_what_is_allowed_is_listed_once():
     found = problems("name: a\nlearnrs: 2\nxyzzy: 1\ntme: 3\nframework: {name: sh, comand: x}\n")
     assert [line.count("scheduler") for line in found] == [1, 0, 0, 0], found
     assert found[1].endswith("xyzzy: unknown key. Allowed: as above")
@@ -153,14 +149,14 @@ def test_what_is_allowed_is_listed_once() -> None:
     assert "Allowed: name, version, image_tag" in found[3]
 
 
-def test_overrides_are_validated_and_recorded() -> None:
+def test_overrides_are_validated_and_recorded():
     asked = Overrides(learners=4, memory="8GiB", time="4h", set=("framework.arguments.lr=0.1",))
     loaded = manifest(SMALL + "learners: 0\n", asked)
     assert (loaded.learners, loaded.framework.arguments) == (4, {"lr": 0.1})
     assert "learners: 4" in loaded.to_yaml()
 
 
-def test_a_wrong_override_names_its_option() -> None:
+def test_a_wrong_override_names_its_option():
     asked = Overrides(gpus="many", set=("trainig.epochs=2", "name.x=1", "nothing"))
     found = problems(SMALL, asked)
     assert any(p.startswith("--gpus: 'many' is not allowed") for p in found)
@@ -169,7 +165,7 @@ def test_a_wrong_override_names_its_option() -> None:
     assert any(p.startswith("--set nothing: not of the form KEY=VALUE") for p in found)
 
 
-def test_lists_null_and_quoted_text_can_be_set() -> None:
+def test_lists_null_and_quoted_text_can_be_set():
     asked = ("scheduler.extra=[--nice=5, '--x=a, b']", "requirements=[]", "time=null",
              "description=''", "env.A='1'", "env.B='a b' --c 'd'")  # fmt: skip
     loaded = manifest(SMALL + "time: 5m\n", Overrides(set=asked))
@@ -179,7 +175,7 @@ def test_lists_null_and_quoted_text_can_be_set() -> None:
     assert manifest(loaded.to_yaml()) == loaded
 
 
-def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
+def test_files_that_are_named_must_be_there(tmp_path):
     text = (
         "name: a\nframework:\n  name: torch\n  job: a.py\n  arguments: {weights: w.pt}\n"
         "requirements: r.txt\n"
@@ -199,7 +195,7 @@ def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
     check_files(loaded, tmp_path)
 
 
-def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
+def test_weights_may_be_in_the_training_data(tmp_path):
     (tmp_path / "train.py").touch()
     loaded = manifest(
         SMALL + "  arguments: {weights: w.pt}\ndata_stores:\n  - {id: a, type: mount_volume, "
@@ -225,7 +221,7 @@ def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
         ("PAGE: 'https://host/x'", False),
     ],
 )
-def test_credentials_in_env(variable: str, is_secret: bool) -> None:
+def test_credentials_in_env(variable, is_secret):
     loaded = manifest(SMALL + f"env: {{{variable}}}\n")
     name = variable.split(":")[0]
     assert (name in loaded.secret_names()) is is_secret
@@ -233,12 +229,12 @@ def test_credentials_in_env(variable: str, is_secret: bool) -> None:
     assert (name in plain_env(loaded)) is not is_secret
 
 
-def asked(folder: Path, text: str) -> list[str]:
+def asked(folder, text):
     (folder / "m.yml").write_text(f"{SMALL}requirements: {text}\n")
     return requirement_lines(load_manifest(folder / "m.yml"), folder)
 
 
-def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path: Path) -> None:
+def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "r.txt").write_text(
         "# mine\nboto3 >= 1.30 ; python_version < '3.13'  # why\n\n--no-index\n"
@@ -273,9 +269,7 @@ def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path: Path) -> 
     ("-r r.txt", "r.txt:2: more than 20 files of requirements"),
     ("a\tb\x01", "r.txt:2: control characters are not allowed"),
 ])  # fmt: skip
-def test_a_requirement_that_no_site_can_install_is_refused_in_place(
-    tmp_path: Path, line: str, said: str
-) -> None:
+def test_a_requirement_that_no_site_can_install_is_refused_in_place(tmp_path, line, said):
     (tmp_path / "r.txt").write_text(f"boto3\n{line}\n")
     with pytest.raises(ManifestError) as refused:
         asked(tmp_path, "r.txt")
@@ -286,7 +280,7 @@ def test_a_requirement_that_no_site_can_install_is_refused_in_place(
         check_files(load_manifest(tmp_path / "m.yml"), tmp_path)
 
 
-def test_the_schema_says_bounds_in_its_own_words() -> None:
+def test_the_schema_says_bounds_in_its_own_words():
     server = json_schema()["$defs"]["ParameterServerSection"]["properties"]
     assert server["staleness"]["anyOf"][0] == {"type": "integer", "minimum": 0}
     momentum = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
@@ -294,7 +288,7 @@ def test_the_schema_says_bounds_in_its_own_words() -> None:
     assert server["push_every"]["minimum"] == 1
 
 
-def test_the_schema_describes_every_key() -> None:
+def test_the_schema_describes_every_key():
     schema = json_schema()
     json.dumps(schema)
     assert schema["$schema"].endswith("2020-12/schema")
@@ -320,9 +314,7 @@ def test_the_schema_describes_every_key() -> None:
     ("--acco=me", "use `scheduler.account`"), ("-A me", "use `scheduler.account`"),
     ("--", "'--' is not an option"), ("nice", "'nice' is not an option"),
 ])  # fmt: skip
-def test_sbatch_options_that_are_dlctls_are_refused_in_each_spelling(
-    option: str, said: str
-) -> None:
+def test_sbatch_options_that_are_dlctls_are_refused_in_each_spelling(option, said):
     (problem,) = problems(f"{SMALL}scheduler:\n  extra:\n    - --nice=100\n    - '{option}'\n")
     assert problem.startswith("m.yml:8:7: scheduler.extra[1]: ")
     assert said in problem
@@ -341,9 +333,7 @@ def test_sbatch_options_that_are_dlctls_are_refused_in_each_spelling(
     ("learners: 6", {"nodes": 2, "learners_per_node": 1}, 2, 1),
     ("nodes: 2\nlearners_per_node: 3", {"learners": 8, "nodes": 4}, 8, 2),
 ])  # fmt: skip
-def test_nodes_and_learners_per_node_give_the_learners(
-    text: str, asked: dict[str, Any], learners: int, per_node: int | None
-) -> None:
+def test_nodes_and_learners_per_node_give_the_learners(text, asked, learners, per_node):
     loaded = manifest(f"{SMALL}{text}\n", Overrides(**asked))
     assert (loaded.learners, loaded.asked_per_node) == (learners, per_node)
     stored = manifest(loaded.to_yaml())
@@ -354,7 +344,7 @@ def test_nodes_and_learners_per_node_give_the_learners(
     "--nice=100", "--nic=100", "--mail-type=END", "--exclusive", "--nodelist=a", "--nodel=a",
     "-w a", "-xN1", "-H", "--time-min=1h", "--mem-bind=local", "--ntasks-per-core=1",
 ])  # fmt: skip
-def test_other_sbatch_options_are_passed_on(option: str) -> None:
+def test_other_sbatch_options_are_passed_on(option):
     assert manifest(f"{SMALL}scheduler: {{extra: ['{option}']}}\n").scheduler.extra == [option]
 
 
@@ -362,7 +352,7 @@ def test_other_sbatch_options_are_passed_on(option: str) -> None:
 @example("\x85")
 @example("a\n b\n\u2028\n")
 @example("1e-3")
-def test_any_argument_survives_storing(value: str) -> None:
+def test_any_argument_survives_storing(value):
     loaded = manifest(SMALL)
     changed = loaded.framework.model_copy(update={"arguments": {"x": value}})
     stored = loaded.model_copy(update={"framework": changed}).to_yaml()
@@ -370,7 +360,7 @@ def test_any_argument_survives_storing(value: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["tok123", "tok123:", "me:tok123", "git:tok123", "${TOK123}"])
-def test_the_user_of_a_requirements_url_is_never_shown(user: str) -> None:
+def test_the_user_of_a_requirements_url_is_never_shown(user):
     (problem,) = problems(SMALL + f"requirements: [einops, 'x @ git+https://{user}@host/x.git']\n")
     assert "requirements[1]: holds a credential" in problem and "~/.netrc" in problem
     assert "tok123" not in problem.lower()
@@ -435,9 +425,7 @@ NAMELESS = SMALL.partition("\n")[2]
     ("nodes: 0", {}, "m.yml:5:8: nodes: '0' is out of bounds; at least 1 is allowed"),
     ("nodes: 1000\nlearners_per_node: 1000", {}, "m.yml:5:1: nodes: 1000000 learners are too many"),
 ])  # fmt: skip
-def test_a_mistake_is_one_sentence_with_its_place(
-    text: str, asked: dict[str, Any], said: str
-) -> None:
+def test_a_mistake_is_one_sentence_with_its_place(text, asked, said):
     (problem,) = problems(text if text.startswith("name:") else f"{SMALL}{text}\n",
                           Overrides(**asked))  # fmt: skip
     assert problem.startswith(said), problem
@@ -460,14 +448,14 @@ def test_a_mistake_is_one_sentence_with_its_place(
         ("[1]", "framework: a list is not allowed"),
     ],
 )
-def test_frameworks(framework: str, expected: str) -> None:
+def test_frameworks(framework, expected):
     (problem,) = problems(f"name: mine\nframework: {framework}\n")
     assert expected in problem
     assert problem.startswith("m.yml:2:")
     assert "hunter2" not in problem
 
 
-def test_an_error_beside_a_credential_does_not_show_it() -> None:
+def test_an_error_beside_a_credential_does_not_show_it():
     found = problems(SMALL + "learners: x\nenv: {A_PASSWORD: [hunter2], 1B_SECRET: hunter2}\n")
     assert len(found) == 3
     misplaced = "learners: https://me:hunter2@host/\nmemory: ghp_0123456789abcdefghij\n"
@@ -477,7 +465,7 @@ def test_an_error_beside_a_credential_does_not_show_it() -> None:
     assert "0123456789" not in "\n".join(found)
 
 
-def test_yaml_problems_are_manifest_errors() -> None:
+def test_yaml_problems_are_manifest_errors():
     assert problems("") == ["m.yml: the file is empty"]
     assert "keys with values" in problems("- a\n")[0]
     assert len(manifest(f"name: {'n' * 200}\n{NAMELESS}").name) == 200
@@ -486,5 +474,5 @@ def test_yaml_problems_are_manifest_errors() -> None:
 @pytest.mark.parametrize(
     "url", ["git+ssh://git@host/x", "git+ssh://alice@host/x", "git+https://h/x"]
 )
-def test_a_name_for_ssh_is_no_credential(tmp_path: Path, url: str) -> None:
+def test_a_name_for_ssh_is_no_credential(tmp_path, url):
     assert asked(tmp_path, f"['x @ {url}.git@v1']") == [f"x @ {url}.git@v1"]

@@ -3,8 +3,6 @@
 A command in front of the site's own does the other thing first: the moment is always the same one.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -36,7 +34,7 @@ print(collect_garbage(ModelSite(Path(sys.argv[1])).session, 0))
 def before(tmp_path, monkeypatch):
     """Run lines of shell once, before the site's own command of a name."""
 
-    def put(command: str, lines: str) -> None:
+    def put(command, lines):
         place = tmp_path / "bin"
         place.mkdir(exist_ok=True)
         real = shutil.which(command)

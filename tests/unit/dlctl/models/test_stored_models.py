@@ -1,7 +1,5 @@
 """Versions never change, contents are stored once, and what something refers to stays."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -161,7 +159,7 @@ def test_the_text_of_a_record_is_what_was_written():
 
 def test_creates_at_the_same_time_get_numbers_of_their_own(site, folder, tmp_path):
     first = site.store(folder)
-    made: list[int] = []
+    made = []
 
     def more(number):
         other = write_folder(tmp_path / f"f{number}", words_txt=f"{number}\n")
@@ -227,7 +225,7 @@ def test_a_create_that_is_killed_leaves_no_version_or_a_whole_one(site, folder, 
     assert {path.name[:14] for path in site.leftovers()} <= {".dlctl-upload."}, "the next a day on"
 
 
-def _descendants(pid: int) -> list[int]:
+def _descendants(pid):
     children = Path(f"/proc/{pid}/task/{pid}/children")
     try:
         found = [int(child) for child in children.read_text().split()]
