@@ -44,37 +44,24 @@ def test_a_program_that_knows_nothing_of_learners_is_told(code, command):
     assert warn_if_alone(command, 1, code) == ""
 
 
-@pytest.mark.parametrize("text", [
-    "rank = int(os.environ['RANK'])",
-    "os.environ.get('LEARNER_ID')",
-    "import torch.distributed as dist",
-    "from mpi4py import MPI",
-    "import pytorch_lightning as pl",
-    "import lightning as L",
-    "from accelerate import Accelerator",
-    "import deepspeed",
-    "import horovod.torch as hvd",
-    "from transformers import Trainer",
-    "from learner import ddl",
-    "from learner.parameter_server import join",
-    "rank = os.environ['SLURM_PROCID']",
+@pytest.mark.parametrize(("command", "text"), [
+    *(("python main.py", text) for text in (
+        "rank = int(os.environ['RANK'])", "os.environ.get('LEARNER_ID')",
+        "import torch.distributed as dist", "from mpi4py import MPI",
+        "import pytorch_lightning as pl", "import lightning as L",
+        "from accelerate import Accelerator", "import deepspeed", "import horovod.torch as hvd",
+        "from transformers import Trainer", "from learner import ddl",
+        "from learner.parameter_server import join", "rank = os.environ['SLURM_PROCID']",
+    )),
+    # What cannot be judged
+    *((command, "") for command in (
+        "python main.py --shard $LEARNER_ID", "./solver input.dat", "my-training --epochs 3",
+        "python /opt/programs/main.py", "python -m somebody.train", "", None,
+    )),
 ])  # fmt: skip
-def test_a_program_that_finds_the_other_learners_is_not(code, text):
+def test_a_program_that_finds_the_other_learners_is_not(code, command, text):
     (code / "package" / "util.py").write_text(text)
-    assert warn_if_alone("python main.py", 4, code) == ""
-
-
-@pytest.mark.parametrize("command", [
-    "python main.py --shard $LEARNER_ID",
-    "./solver input.dat",
-    "my-training --epochs 3",
-    "python /opt/programs/main.py",
-    "python -m somebody.train",
-    "",
-])  # fmt: skip
-def test_what_cannot_be_judged_is_not_told(code, command):
-    assert warn_if_alone(command, 2, code) == ""
-    assert warn_if_alone(None, 2, code) == ""
+    assert warn_if_alone(command, 4, code) == ""
 
 
 def test_many_files_are_not_judged_and_an_environment_in_the_folder_is_not_the_program(

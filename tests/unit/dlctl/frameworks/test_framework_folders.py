@@ -69,19 +69,6 @@ def test_every_framework_renders_a_job_and_a_command(framework, tmp_path):
     assert (made.origin, made.signal) == ("custom (package)", "USR2"), "a command of any name"
 
 
-@pytest.mark.parametrize(("framework", "said"), [
-    ("{name: tensorflw, job: train.py}", "m.yml:2:19: framework.name: there is no framework "
-     "'tensorflw'; did you mean 'tensorflow'? There are caffe"),
-    ("{name: lua, job: train.py}", "there is no framework 'lua'"),
-    ("{name: jax, job: train.sh}", "m.yml:2:29: framework.job: 'train.sh' does not end with .py"),
-    ("{name: custom, job: train.py}", "framework.job: custom takes none"),
-])  # fmt: skip
-def test_a_job_that_no_framework_runs_is_one_sentence(tmp_path, framework, said):
-    with pytest.raises(ManifestError) as caught:
-        prepared(tmp_path, framework)
-    assert said in caught.value.message
-
-
 def test_arguments_become_options_that_are_quoted():
     said = {"lr": 0.1, "big": True, "small": False, "none": None, "layers": [64, 10], "n": "a b; c"}
     assert as_options({"sizes": {"a": [1, 2]}}) == """--sizes '{"a": [1, 2]}'"""
@@ -122,30 +109,36 @@ def test_the_nearest_folder_wins(tmp_path, monkeypatch):
         assert f"echo {said}" in recipe(tmp_path, "{name: jax, command: x}").script
 
 
-@pytest.mark.parametrize(("settings", "said"), [
-    ("title: a\nsignall: TERM\n", "framework.yml:2:1: signall: unknown key; did you mean 'sign"),
-    ("title: a\njob: {exampel: a.lua}\n", "2:7: job.exampel: unknown key; did you mean 'example'?"),
-    ("title: a\nsignal: KILL\n", "framework.yml:2:9: signal: 'KILL' is unknown. Allowed: USR2"),
-    ("job: {}\n", "title: is missing"),
-    ("title: [\n", "not valid YAML"),
+MINE = "{name: mine, command: x}"
+
+
+@pytest.mark.parametrize(("framework", "settings", "template", "said"), [
+    ("{name: tensorflw, job: train.py}", "", "", "m.yml:2:19: framework.name: there is no "
+     "framework 'tensorflw'; did you mean 'tensorflow'? There are caffe"),
+    ("{name: lua, job: train.py}", "", "", "there is no framework 'lua'"),
+    ("{name: jax, job: train.sh}", "", "",
+     "m.yml:2:29: framework.job: 'train.sh' does not end with .py"),
+    ("{name: custom, job: train.py}", "", "", "framework.job: custom takes none"),
+    (MINE, "title: a\nsignall: TERM\n", "",
+     "framework.yml:2:1: signall: unknown key; did you mean 'sign"),
+    (MINE, "title: a\njob: {exampel: a.lua}\n", "",
+     "2:7: job.exampel: unknown key; did you mean 'example'?"),
+    (MINE, "title: a\nsignal: KILL\n", "",
+     "framework.yml:2:9: signal: 'KILL' is unknown. Allowed: USR2"),
+    (MINE, "job: {}\n", "", "title: is missing"),
+    (MINE, "title: [\n", "", "not valid YAML"),
+    # A template reads its values and no more.
+    *((MINE, "title: a\n", template, "train.sh.j2: ") for template in (
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ nothing }}",
+        "{% include '/etc/passwd' %}", "{{ arguments.update({'a': 1}) }}",
+    )),
 ])  # fmt: skip
-def test_a_wrong_folder_is_named_with_its_line(tmp_path, settings, said):
-    write_framework(tmp_path, "mine", settings)
+def test_a_wrong_framework_is_one_sentence(tmp_path, framework, settings, template, said):
+    if settings:
+        write_framework(tmp_path, "mine", settings, template)
     with pytest.raises(ManifestError) as caught:
-        prepared(tmp_path, "{name: mine, command: x}")
+        prepared(tmp_path, framework)
     assert said in caught.value.message
-
-
-@pytest.mark.parametrize("template", [
-    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "{{ nothing }}",
-    "{% include '/etc/passwd' %}",
-    "{{ arguments.update({'a': 1}) }}",
-])  # fmt: skip
-def test_a_template_reads_its_values_and_no_more(tmp_path, template):
-    write_framework(tmp_path, "mine", "title: a\n", template)
-    with pytest.raises(ManifestError, match=r"train\.sh\.j2: "):
-        prepared(tmp_path, "{name: mine, command: x}")
 
 
 def test_a_credential_is_not_in_train_sh(tmp_path):
@@ -174,9 +167,9 @@ def test_one_that_starts_processes_itself_gets_whole_nodes(tmp_path, start, extr
     write_framework(tmp_path, "mine", f"title: a\nstart: {start}\n")
     if said:
         with pytest.raises(PlanError, match=said):
-            prepared(tmp_path, "{name: mine, command: x}", extra)
+            prepared(tmp_path, MINE, extra)
     else:
-        assert recipe(tmp_path, "{name: mine, command: x}", extra).script
+        assert recipe(tmp_path, MINE, extra).script
 
 
 # The successor's dialect -------------------------------------------------------------------------
