@@ -427,7 +427,7 @@ def ask(text: str, hidden: bool) -> str:
 
 
 class Shown(Tell):
-    """Says what a use case does, on standard error."""
+    """Shows a use case's notes, warnings and progress on standard error."""
 
     note, warn = staticmethod(note), staticmethod(warn)
     progress = staticmethod(progress)  # type: ignore[assignment]

@@ -134,7 +134,7 @@ class Preflight:
     problems: list[str] = field(default_factory=list)
     """Two lines each: what was seen, what to do."""
     mistakes: list[str] = field(default_factory=list)
-    """Those of the problems that lie in what the user sent."""
+    """The problems that lie in what the user sent."""
     node: str = ""
     """The scheduler's name for the node; empty if it has none of its own."""
     node_rank: int = 0
@@ -150,7 +150,7 @@ class Preflight:
     reached: list[int] = field(default_factory=list)
     """The numbers of the neighbouring nodes to which a TCP connection worked."""
     unreached: list[int] = field(default_factory=list)
-    """Those to which none worked though they listened."""
+    """The numbers of those to which none worked though they listened."""
     schema_version: int = SCHEMA_VERSION
 
 

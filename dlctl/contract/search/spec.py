@@ -92,7 +92,7 @@ class Spec:
     space: list[Parameter]
     task: Task
     strategy: str
-    """One of dlctl's, or the user's `module:Class`."""
+    """A strategy of dlctl, or the user's `module:Class`."""
     options: dict[str, Any] = field(default_factory=dict)
     metric: str = "value"
     """The key of a trial's result that is to become best."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from synthetic_feed import make_feed
 
 from dlctl.dashboard import serve as browser
 
@@ -86,3 +87,20 @@ def test_without_a_display_nothing_is_opened(desktop, monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     with browser.opened(URL) as problem:
         assert problem == "" and desktop.files == []
+
+
+def test_the_server_opens_its_page_by_that_file_because_others_see_its_command(monkeypatch):
+    told, opened = [], []
+
+    def look(way):
+        page = Path(unquote(urlsplit(way).path))
+        opened.append((way, page.read_text()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr("webbrowser.open", look)
+    with pytest.raises(KeyboardInterrupt):
+        browser.serve(make_feed(), 0, "", open_browser=True, tell=told.append, warn=told.append)
+    ((way, text),) = opened
+    token = told[0].partition("token=")[2]
+    assert token and token in text and token not in way

@@ -173,11 +173,12 @@ def test_a_page_hears_of_what_another_dlctl_has_found_out(feed, store, wait_unti
 
 
 def test_a_page_is_offered_what_makes_sense_and_the_rest_is_refused_with_the_reason(feed, sites):
-    assert [offer["verb"] for offer in feed.details(ONE)["offers"]] == ["resume"]
+    sites.fails = True
+    found = feed.details(ONE)
+    assert found["state"] == "HALTED", "what is known stays"
+    assert [offer["verb"] for offer in found["offers"]] == ["resume"]
     offered = [each.verb for each in offers(State.TRAINING)]
     assert offered == ["save", "tune", "halt", "cancel"] and not offers(State.COMPLETED)
-    sites.fails = True
-    assert feed.details(ONE)["state"] == "HALTED", "what is known stays"
     for verb, values, said in (
         ("cancel", {}, "network is down"), ("halt", {}, "there is nothing to halt"),
         ("tune", {"speed": "2"}, "no setting that can be tuned"),

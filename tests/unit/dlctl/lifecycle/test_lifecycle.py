@@ -66,6 +66,8 @@ def test_a_submission_that_was_cut_off_runs_once(scene, call, when):
         assert f"dlctl resume {known.training_id}" in known.hint
         go_on(scene)
     assert_completed(scene)
+    with pytest.raises(RecordError, match="nothing to resume: .* is COMPLETED"):
+        go_on(scene)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -145,6 +147,15 @@ def test_cancel_ends_the_job_that_started_meanwhile(scene):
     record = cancel(starts, scene.store.all()[0], scene.store)
     assert scene.scheduler.jobs()[1][1] == "CANCELLED"
     assert record.state is State.CANCELLED
+
+
+def test_a_silent_queue_is_stale(scene):
+    send(scene)
+    scene.scheduler.silent = True
+    known = look(scene)
+    assert (known.state, known.stale_since is None) == (State.PENDING, False)
+    scene.scheduler.silent = False
+    assert look(scene).stale_since is None
 
 
 def test_an_id_that_was_used_again_is_not_ours(scene):
