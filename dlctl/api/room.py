@@ -18,7 +18,7 @@ _rooms: dict[str, Client] = {}
 
 
 class _Logged(Tell):
-    """What the commands print beside their answer goes to the logger `dlctl`."""
+    """Send notes and warnings to the logger `dlctl`."""
 
     def note(self, text: str) -> None:
         if text:

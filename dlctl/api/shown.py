@@ -20,11 +20,11 @@ _WIDTH, _HEIGHT, _MOST = 320, 80, 640
 
 @dataclass(frozen=True)
 class Line:
-    """What is drawn."""
+    """A curve to draw."""
 
     name: str
     across: str
-    """What is counted from left to right."""
+    """The unit of the horizontal axis: `steps` or `trials`."""
     points: Sequence[tuple[float, float]] = ()
 
 

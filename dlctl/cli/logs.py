@@ -220,7 +220,7 @@ class LogLines:
         self._colours = output.has_colours()
         self._shown: dict[tuple[int, str], ShownLog] = {}
         self.whole = as_json or self._pattern is not None or bool(os.environ.get("DLCTL_DEBUG"))
-        """Whether tracebacks are printed with all their lines."""
+        """Print tracebacks with all their lines."""
 
     def print(self, piece: LogPiece) -> int:
         """Print the lines of a piece; return their number."""

@@ -427,7 +427,7 @@ def ask(text: str, hidden: bool) -> str:
 
 
 class Shown(Tell):
-    """Says what a use case does, on standard error."""
+    """Shows a use case's notes, warnings and progress on standard error."""
 
     note, warn = staticmethod(note), staticmethod(warn)
     progress = staticmethod(progress)  # type: ignore[assignment]
@@ -435,7 +435,7 @@ class Shown(Tell):
 
 
 class _Paged(io.TextIOWrapper):
-    """What is written for a pager: it goes to the terminal in the end, so it may have colours."""
+    """Output for a pager: it ends on the terminal, so it may have colours."""
 
     def isatty(self) -> bool:
         return True

@@ -66,7 +66,7 @@ class Action:
     memory_factor: float = 1.0
     """By how much the next attempt asks for more memory."""
     time_s: int | None = None
-    """What is left of the whole training's time; None: it has no limit."""
+    """The rest of the whole training's time; None: it has no limit."""
 
     @property
     def goes_on(self) -> bool:

@@ -34,7 +34,7 @@ class Source(str, enum.Enum):
     PROGRESS = "progress"
     """The collector beside the learner, of what a program writes to its progress file alone."""
     NODE = "node"
-    """What the collector beside the learner measures of the node."""
+    """The collector beside the learner, of the node."""
     JOB = "job"
     """The supervisor."""
 
@@ -113,7 +113,7 @@ class MetricsLine:
     time: float | None = None
     values: dict[str, float | None] = field(default_factory=dict)
     event: str = ""
-    """What happened at this step, in words."""
+    """The event at this step, in words."""
     group: str = ""
     """Which data the values are of, such as `train` or `test`; empty if nobody says."""
     kind: str = ""

@@ -56,7 +56,7 @@ class ModelFile:
     """Relative to the folder; of a result, to the results."""
     size_bytes: int
     sha256: str
-    """Of a link: of its target."""
+    """The sum of the content; for a link, of its target."""
     mode: str = "644"
     """`644` or `755`."""
     part: str = CODE_FILE
@@ -84,7 +84,7 @@ class ModelVersion:
     version: int
     """From 1."""
     name: str
-    """What people call the model."""
+    """The name that people use."""
     parent: str = ""
     """The version that it was made from, as `ID@N`; empty if there is none."""
     copy_of: str = ""

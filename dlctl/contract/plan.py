@@ -32,7 +32,7 @@ class Resources:
     memory_bytes_per_learner: int | None
     """None: the site's default."""
     memory_bytes_per_node: int | None
-    """Of the fullest node, with what a parameter server needs there: `--mem`."""
+    """The memory of the fullest node, with its parameter server: `--mem`."""
     gpus_per_node: int
     """Of the fullest node."""
     time_s: int | None
@@ -110,7 +110,7 @@ class Recipe:
     script: str
     """The text of train.sh; empty if the built-in loop runs wherever the job does."""
     loop: bool = False
-    """Whether the built-in loop trains what `job` names."""
+    """The built-in loop trains what `job` names."""
     loop_unless: str | None = None
     """A program that trains in place of the built-in loop on nodes that have it."""
     loop_module: str | None = None
@@ -122,7 +122,7 @@ class Recipe:
     install: str = ""
     """The packages for pip that bring them."""
     addresses: bool = False
-    """Whether a learner gets LEARNER_ADDRESSES, `host:port` of each learner."""
+    """A learner gets LEARNER_ADDRESSES, `host:port` of each learner."""
     fixed_paths: list[str] = field(default_factory=list)
     """The paths of the service's containers that the program names, and that train.sh lets it see.
     """
@@ -142,7 +142,7 @@ class Framework:
     job: str | None
     """A file in the code directory; for the built-in loop it defines `build(arguments)`."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """What `build`, or the program, gets."""
+    """The arguments of `build`, or of the program."""
     recipe: Recipe | None = None
     """How the learners run; None: the built-in loop, or the command as it is."""
 
@@ -297,7 +297,7 @@ class DataStore:
     uses: str = ""
     """The implementation of its type; empty: the type's scripts are its own."""
     takes_checkpoints: bool = False
-    """Whether the checkpoints go to the store with the results."""
+    """The checkpoints go to the store with the results."""
     cache_limit_bytes: int | None = None
     """How much the site's cache may take; None: as much as there is room."""
 
@@ -311,7 +311,7 @@ class GitState:
     branch: str = ""
     """Empty if no branch was checked out."""
     dirty: bool = False
-    """Whether the folder differed from the commit."""
+    """The folder differed from the commit."""
 
 
 @dataclass(frozen=True)
@@ -373,8 +373,7 @@ class Plan:
     requirements: list[str] = field(default_factory=list)
     """Lines for pip, including those of a requirements file."""
     lifecycle: Lifecycle | None = None
-    """What happens after the first attempt; None in plans of older versions: a person starts each
-    attempt."""
+    """What happens after the first attempt; None in the doctor's job, which has only one."""
     stop: StopRules | None = None
     """The manifest's guards, if it has any."""
     hang: HangPolicy | None = None
@@ -385,9 +384,9 @@ class Plan:
     """The site's: names, addresses and networks of webhooks that may be private, and do without
     TLS."""
     rehearsal: Rehearsal | None = None
-    """What this attempt of a rehearsal does; None in a training."""
+    """This attempt's part in a rehearsal; None in a training."""
     not_in_this_version: list[str] = field(default_factory=list)
-    """What the manifest asks for but this version, or the site, lacks: one sentence each."""
+    """Requests of the manifest that this version, or the site, can't meet: one sentence each."""
     code_changes: list[str] = field(default_factory=list)
     """The files in which this attempt's code differs from the code before it (`dlctl resume
     --code`)."""
@@ -399,7 +398,7 @@ class Plan:
     weights: StoredWeights | None = None
     """The stored file from which the training starts."""
     git: GitState | None = None
-    """What git said about the user's folder; None without git."""
+    """The git state of the user's folder; None without git."""
     learner_environment: Environment | None = None
     """Where train.sh runs the learners' program; None: in `environment`."""
     tags: list[str] = field(default_factory=list)
@@ -407,7 +406,7 @@ class Plan:
     output_caches: list[str] = field(default_factory=lambda: list(CACHES))
     """Patterns of what in the program's own folder is no output."""
     left_out: list[LeftOut] = field(default_factory=list)
-    """What of the user's folder was not sent: the 500 largest files and folders."""
+    """The 500 largest files and folders of the user's folder that were not sent."""
     schema_version: int = SCHEMA_VERSION
 
     @property

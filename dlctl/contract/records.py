@@ -91,7 +91,7 @@ class NodeFault:
     what: str
     """A sentence about the node, without its name: `has no space left in /tmp`."""
     certain: bool = True
-    """Whether the node is to blame even if all others have the same fault."""
+    """The node is to blame even if all others have the same fault."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Preflight:
     problems: list[str] = field(default_factory=list)
     """Two lines each: what was seen, what to do."""
     mistakes: list[str] = field(default_factory=list)
-    """Those of the problems that lie in what the user sent."""
+    """The problems that lie in what the user sent."""
     node: str = ""
     """The scheduler's name for the node; empty if it has none of its own."""
     node_rank: int = 0
@@ -144,13 +144,13 @@ class Preflight:
     took_s: float = 0.0
     """How long the checks of the node's health took."""
     faults: list[NodeFault] = field(default_factory=list)
-    """What makes the node unfit."""
+    """The problems that make the node unfit."""
     remarks: list[str] = field(default_factory=list)
-    """What is odd and ends no training; the job's output shows it."""
+    """Oddities that end no training; the job's output shows them."""
     reached: list[int] = field(default_factory=list)
     """The numbers of the neighbouring nodes to which a TCP connection worked."""
     unreached: list[int] = field(default_factory=list)
-    """Those to which none worked though they listened."""
+    """The numbers of those to which none worked though they listened."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -252,7 +252,7 @@ class Verdict:
     made: Made | None = None
     """The files that the training has made so far; None if nobody could look."""
     pasts: list[Past] = field(default_factory=list)
-    """What the attempts up to this one have used, the newest last; the newest 50."""
+    """The usage of the attempts up to this one, the newest last; the newest 50."""
     schema_version: int = SCHEMA_VERSION
 
 

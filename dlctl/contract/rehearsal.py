@@ -46,7 +46,7 @@ class Rehearsed:
     """The findings of a rehearsal; None: it could not be measured."""
 
     equal: bool
-    """Whether the disturbed training ended bit for bit where the undisturbed one did."""
+    """The disturbed training ended bit for bit where the undisturbed one did."""
     steps: int
     """How many steps both have trained."""
     differing: list[str] = field(default_factory=list)

@@ -31,7 +31,7 @@ class SentFile(NamedTuple):
     """One line of the index."""
 
     sha256: str
-    """Of a link: of its target."""
+    """The sum of the content; for a link, of its target."""
     size_bytes: int
     kind: Literal["f", "x", "l"]
     """A file, an executable file, or a symbolic link."""
@@ -48,7 +48,7 @@ class LeftOut:
     rule: str
     """The line that excludes it, as `lib/.gitignore:3`, or `dlctl`."""
     has_modules: bool = False
-    """Whether it holds Python files, so that a program may import it."""
+    """It holds Python files, so a program may import it."""
 
 
 def index_text(files: Iterable[SentFile]) -> bytes:

@@ -75,7 +75,7 @@ class ListedObject:
     key: str
     size_bytes: int
     etag: str
-    """What the store calls this content."""
+    """The store's own name for this content."""
     parts: list[int] = field(default_factory=list)
     """The sizes in bytes of an object's parts, if the etag is the MD5 of the parts' MD5s."""
 

@@ -29,13 +29,13 @@ _FIRST = ("loss", "accuracy", "error", "perplexity", "learning_rate", "samples_p
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a page asks for."""
+    """A page's request."""
 
     kind: str = "step"
     begin: float = -math.inf
     end: float = math.inf
     width: int = 800
-    """Of the chart, in columns of pixels."""
+    """The chart's width in pixels."""
     smooth: float = 0.0
     names: tuple[str, ...] = ()
     """Only these metrics; all if empty."""

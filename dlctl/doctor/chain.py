@@ -18,9 +18,9 @@ class Link:
     state: str
     """`ok`, `warn`, `broken` or `skipped`."""
     evidence: str
-    """What was seen."""
+    """The observation behind the state."""
     fix: str = ""
-    """What to do, if the link is not ok."""
+    """The remedy, if the link is not ok."""
     site: str = ""
     """The site; empty: this machine."""
 

@@ -22,7 +22,7 @@ from dlctl.doctor.chain import WARN, Chain
 from dlctl.doctor.judged import LINKS, Job, judge_job
 from dlctl.errors import DlctlError, PlanError
 from dlctl.files.small_files import read_files
-from dlctl.lifecycle import QueuePace, cancel, delete, refresh, submit
+from dlctl.lifecycle import QueuePace, cancel_all, delete, refresh, submit
 from dlctl.manifest.overrides import Overrides
 from dlctl.package_data import data_path
 from dlctl.record import RecordStore
@@ -75,7 +75,7 @@ def _run(chain: Chain, session: Session, on_line: Callable[[str], None]) -> list
         finally:
             with contextlib.suppress(DlctlError):  # what is left of it, `dlctl prune` removes
                 if not refresh(session, [record], store)[0].state.final:
-                    cancel(session, record, store)
+                    cancel_all(session, [record], store)
                 delete(session, record, store)
 
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Examined:
-    """What the doctor has found."""
+    """The doctor's findings."""
 
     links: list[Link] = field(default_factory=list)
     job: Job | None = None
-    """What `--deep` has run, if it ran."""
+    """The job of `--deep`, if it ran."""
 
 
 def examine(

@@ -29,7 +29,7 @@ _NOT_SO_FAR = "not tried: the job did not come so far"
 
 @dataclass(frozen=True)
 class Job:
-    """What the job has left behind."""
+    """A job that has ended, and its files."""
 
     record: Record
     learners: int
@@ -41,7 +41,7 @@ class Job:
     """When the job was submitted, and when it had ended, by this machine's clock."""
     answered_at: float
     own_logs: dict[str, str] = field(default_factory=dict)
-    """What dlctl's own programs printed at the site."""
+    """The output of dlctl's own programs at the site."""
 
 
 def judge_job(chain: Chain, site: Site, job: Job) -> None:

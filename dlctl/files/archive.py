@@ -35,7 +35,7 @@ class Entry:
     size_bytes: int | None = None
     """Size of a file on disk, if known: a file that has grown or shrunk since is refused."""
     sha256: str = ""
-    """Of a file on disk, if known: then a large one is sent by it, and once."""
+    """The sum of a file on disk, if known: a large file is then sent by its sum, and once."""
 
     @property
     def content_bytes(self) -> int:

@@ -123,7 +123,7 @@ def all_damaged(transport: Transport, root: str) -> list[str]:
     script = f"""\
 cd -- {shlex.quote(root)} 2>/dev/null || exit 0
 for d in runtime/* store/*; do
-    # Folders of older versions have no index; those with code have longer names.
+    # A folder of code, which has a digest in its name, may have lost its index.
     if [ -f "$d/{SENT_INDEX}" ] || [ "${{d%%/*}}-${{#d}}" = store-{6 + DIGEST_LENGTH} ]; then
         printf '%s\\n' "$d"
     fi

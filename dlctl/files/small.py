@@ -150,7 +150,7 @@ class Receiver:
         self._waits = False
         self._made = 0
         self.trouble = ""
-        """What the site said last of a stream that failed."""
+        """The site's last words about a stream that failed."""
 
     def receive(self, process: Process, temporary: Path, *, waits: bool) -> str:
         """Take all members of a stream; return the stream's sum, if files wait for it."""

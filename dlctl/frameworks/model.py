@@ -25,7 +25,7 @@ class _Part(BaseModel):
 
 
 class Job(_Part):
-    """What `framework.job` may be."""
+    """The files that `framework.job` may name."""
 
     suffix: str = ".py"
     example: str = "train.py"
@@ -43,7 +43,7 @@ class Loop(_Part):
 
 
 class Checkpoint(_Part):
-    """What of CHECKPOINT_DIR is a checkpoint."""
+    """The entries of CHECKPOINT_DIR that are checkpoints."""
 
     files: str | None = None
     adapter: str = ""

@@ -24,10 +24,10 @@ _ONLY_PYTHON = re.compile(r"\s*(?:exec\s+)?python3?\s")
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is around the program when it runs."""
+    """The surroundings of a program when it runs."""
 
     environment: Environment | None = None
-    """The one of the site's environments that is the program's; None: the nodes' own Python."""
+    """The site's environment of the program; None: the nodes' own Python."""
     binds: tuple[str, ...] = ()
     """The folders of the nodes that a container must see."""
     fixed_paths: tuple[str, ...] = ()

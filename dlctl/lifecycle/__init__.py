@@ -6,7 +6,7 @@ if dlctl is killed at any moment, it finds out later what happened. A job first 
 If dlctl claims it before (`fence`), a lost job can never run beside its successor.
 """
 
-from dlctl.lifecycle.end import cancel, cancel_all, delete, delete_all, halt, halt_all
+from dlctl.lifecycle.end import cancel_all, delete, delete_all, halt_all
 from dlctl.lifecycle.many import submit, submit_all
 from dlctl.lifecycle.resumption import changed_since_sent, repeats_error, resume
 from dlctl.lifecycle.session import Session, open_session
@@ -22,8 +22,8 @@ from dlctl.lifecycle.watch import (
 )
 
 __all__ = [
-    "QueuePace", "Session", "cancel", "cancel_all", "changed_since_sent", "check_learner", "delete",
-    "delete_all", "halt", "halt_all", "learner_statuses",
+    "QueuePace", "Session", "cancel_all", "changed_since_sent", "check_learner", "delete",
+    "delete_all", "halt_all", "learner_statuses",
     "make_environment", "open_session", "read_plan", "read_queue", "refresh",
     "repeats_error", "resume", "stale", "submit", "submit_all",
 ]  # fmt: skip

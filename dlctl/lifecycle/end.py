@@ -29,26 +29,8 @@ Answer = Record | DlctlError
 """A training as it is afterwards, or why nothing was done about it."""
 
 
-def halt(session: Session, record: Record, store: RecordStore) -> Record:
-    """Ask a training to save and stop; one that has not started yet leaves the queue.
-
-    Raises:
-        HasEnded: there is nothing to halt.
-    """
-    return only(halt_all(session, [record], store))
-
-
-def cancel(session: Session, record: Record, store: RecordStore) -> Record:
-    """End a training without saving.
-
-    Raises:
-        HasEnded: there is nothing to cancel.
-    """
-    return only(cancel_all(session, [record], store))
-
-
 def halt_all(session: Session, records: Sequence[Record], store: RecordStore) -> list[Answer]:
-    """Do what `halt` does with each, in as many calls as for one."""
+    """Ask trainings to save and stop; those that have not started yet leave the queue."""
     found, running = _running(session, records, store, "halt")
     unwritten = _request(session, running, contract.HALT_REQUEST)
     waiting = [each for each in running if each.state in (State.QUEUED, State.PENDING)]
@@ -66,7 +48,7 @@ def halt_all(session: Session, records: Sequence[Record], store: RecordStore) ->
 
 
 def cancel_all(session: Session, records: Sequence[Record], store: RecordStore) -> list[Answer]:
-    """Do what `cancel` does with each, in as many calls as for one."""
+    """End trainings without saving."""
     found, running = _running(session, records, store, "cancel")
     _request(session, running, contract.CANCEL_REQUEST)  # the jobs end even without
     found |= _leave_for_good(session, running, store)

@@ -60,7 +60,7 @@ class Wanted:
 
 @dataclass
 class Sent:
-    """What became of the trainings of one command."""
+    """The fate of one command's trainings."""
 
     store: RecordStore
     batch: Batch

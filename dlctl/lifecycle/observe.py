@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Observation:
-    """What one query of the site has shown about one training."""
+    """One training as one query of the site has shown it."""
 
     now: float
     """The site's clock, Unix seconds."""
@@ -43,7 +43,7 @@ class Observation:
     learner: Status | None = None
     """Learner 0's."""
     epochs: int = 0
-    """Of the plan; 0 if the training's own program decides."""
+    """The plan's epochs; 0 if the training's own program decides."""
     verdict: Verdict | None = None
     cancel_asked: bool = False
     halt_asked: bool = False
@@ -56,9 +56,9 @@ class Observation:
     exists: bool = True
     """The job directory holds any of the files that are read: a purge may leave some."""
     job: Job | None = None
-    """What the queue says of the newest attempt."""
+    """The newest attempt's job in the queue."""
     history: Job | None = None
-    """What the accounting says of it."""
+    """The same job in the accounting."""
     longest_s: int | None = None
     """The longest time of the job's partition, as the site's file knows it."""
     queue_answered: bool = True

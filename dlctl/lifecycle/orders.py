@@ -31,7 +31,7 @@ class Ordered:
     values: dict[str, float]
     save: bool
     answer: OrderAnswer | None = None
-    """What learner 0 answered; None if it has not answered yet."""
+    """Learner 0's answer; None before there is one."""
 
     def __str__(self) -> str:
         """Return it in a few words."""

@@ -9,7 +9,6 @@ progress.
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import shlex
 from collections.abc import Callable, Sequence
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from dlctl.contract import Environment, Plan
     from dlctl.lifecycle import Session
     from dlctl.transport import Transport
-
-_OLD_RUNTIME = re.compile(r"No module named '?(learner|psrv|search|dlctl)\b")
 
 
 @dataclass(frozen=True)
@@ -132,9 +129,7 @@ def _unanswered(
         hint = words.get("dlctl-hint", "")
         return RemoteCommandError(f"{transport.name}: {why}", hint=hint)
     said = told[-1] if told else "it printed nothing"
-    if any(_OLD_RUNTIME.search(line) for line in told):
-        hint = "this training was submitted by an older dlctl: submit it again with this one"
-    elif on_node:
+    if on_node:
         hint = "check the training's partition and account (`dlctl show`), then try again"
     else:
         hint = "check the site's Python (`dlctl doctor`); if it only works on compute nodes, add --on-node"  # noqa: E501

@@ -269,7 +269,7 @@ def _accept(
 def ask_script(
     scheduler: Scheduler, plan: contract.Plan, record: Record, folder: str, renews: bool
 ) -> str:
-    """Return the script that submits the record's attempt, as `ask` describes it."""
+    """Return the script that submits the record's attempt: see `ask_all` in `many.py`."""
     n = record.attempt
     return render_script(
         "login/submit.sh.j2", plan=plan, attempt=n, folder=folder, renews=renews,

@@ -126,7 +126,7 @@ class QueuePace:
         self._pace = Pace()
         self._renewed_at = float("-inf")
         self._shown: dict[str, object] = {}
-        """What the files of each training showed when the queue was asked about it."""
+        """The evidence of each training's files when the queue was asked about it."""
 
     def asks(self, records: Sequence[Record], seen: Mapping[str, Observation]) -> bool:
         """Return whether the queue is to be asked now; the caller then does that."""

@@ -44,7 +44,7 @@ _TAIL = 40
 
 
 class Training:
-    """What is known of one training.
+    """All that is known of one training.
 
     Args:
         restore: As of `MetricsReader`.
@@ -61,7 +61,7 @@ class Training:
         self.record = record
         self.metrics = MetricsReader(record, restore)
         self.details: dict[str, Any] = {}
-        """What changes seldom, as JSON has it; `problem` tells why there is no plan."""
+        """The details that seldom change, as in JSON; `problem` tells why there is no plan."""
         self.plan: Plan | None = None
         self.lines: deque[str] = deque(maxlen=_LINES_KEPT)
         """The newest lines of the logs, each after its source."""

@@ -84,7 +84,7 @@ class LogPiece:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a look reads of a job directory: see `read_appended`."""
+    """The files of a job directory that a look reads: see `read_appended`."""
 
     globs: list[str]
     offsets: dict[str, int | None]

@@ -146,7 +146,7 @@ class ShownLog:
     def __init__(self, colours: bool) -> None:
         self._colours = colours
         self._bar = ""
-        """What is seen so far of a line with carriage returns whose end has not come."""
+        """The visible part of a line with carriage returns whose end has not come."""
 
     def lines(self, content: bytes) -> list[str]:
         """Return the lines that are whole now; a very long line comes in parts."""

@@ -14,7 +14,8 @@ from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import ResultsError
 from dlctl.files.download import download
-from dlctl.files.target import Target, make_executable
+from dlctl.files.listing import refuse_outside
+from dlctl.files.target import Target, leads_out, make_executable, refuse_link_parents
 from dlctl.files.upload import Progress
 from dlctl.models.reading import Found
 
@@ -49,7 +50,8 @@ def pull(
 
     Raises:
         ResultsError: another file or folder is in the way; nothing was downloaded.
-        TransferError: a content at the site is missing or damaged, or the disk here is full.
+        TransferError: a path leads out of the folder, a content at the site is missing or damaged,
+            or the disk here is full.
     """
     placed = layout(found.version)
     texts = {contract.PULLED_FROM: f"{found.version.label}\n"}
@@ -59,7 +61,8 @@ def pull(
     try:
         for file, path in placed:
             target = folder / path
-            _refuse_outside(folder, target, path)
+            refuse_outside(path)
+            refuse_link_parents(folder, target)
             if file.link or not _is_here(target, file):
                 wanted.setdefault("" if file.link else file.sha256, []).append((target, file.mode))
         for name, text in texts.items():
@@ -129,17 +132,9 @@ def _in_the_way(target: Path) -> ResultsError:
     )
 
 
-def _refuse_outside(folder: Path, target: Path, path: str) -> None:
-    """Refuse a path of a record that leads out of the folder."""
-    parts = path.split("/")
-    inside = not path.startswith("/") and ".." not in parts and "" not in parts
-    if not inside or not target.parent.resolve().is_relative_to(folder.resolve()):
-        raise ResultsError(f"{printable(path)} leads out of {printable(folder)}: refused")
-
-
 def _link(folder: Path, target: Path, link: str) -> None:
-    _refuse_outside(folder, Path(os.path.normpath(target.parent / link)) / "x", "x")
-    if link.startswith("/"):
+    refuse_link_parents(folder, target)
+    if leads_out(folder, target.parent, link):
         raise ResultsError(f"{printable(target)} leads to {printable(link)}: refused")
     if target.is_symlink() and os.readlink(target) == link:  # noqa: PTH115 - bytes as they are
         return

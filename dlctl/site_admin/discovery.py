@@ -40,7 +40,7 @@ class Discovered:
     offer: Offer
     """What that scheduler offers."""
     pythons: list[str]
-    """Those that start, as `3.11.2 (/usr/bin/python3)`."""
+    """The Pythons that start, as `3.11.2 (/usr/bin/python3)`."""
     modules: list[str]
     """The kind (`Lmod`, `Environment Modules`) first, then modules that may be useful."""
     mpirun: str

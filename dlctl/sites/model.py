@@ -238,7 +238,7 @@ class EnvironmentSettings(_Settings):
 
 
 class NamedEnvironment(EnvironmentSettings):
-    """One of several environments: what the learners' program runs in, beside dlctl's own Python.
+    """An environment of its own for the learners' program, beside dlctl's own Python.
 
     Only a framework with the built-in loop needs dlctl's packages in it.
     """

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 from dlctl import contract
 from dlctl.errors import ConnectionLost, SchedulerUnavailable, SubmitRejected, SubmitUnknown
-from dlctl.lifecycle import refresh, submit
+from dlctl.lifecycle import cancel_all, halt_all, refresh, resume, submit
+from dlctl.lifecycle.end import only
 from dlctl.lifecycle.session import Session
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.record import Record, RecordStore
-from dlctl.request.build import prepare
+from dlctl.request.build import prepare, prepare_again
 from dlctl.scheduler.rows import parse_rows
 from dlctl.sites.files import parse_site
 from dlctl.transport.local import LocalTransport
@@ -176,6 +177,20 @@ class BadTransport(LocalTransport):
         return process
 
 
+class Overtaken(BadTransport):
+    """Does something once, before the first call whose script has all of these words."""
+
+    def __init__(self, action, *words):
+        super().__init__()
+        self.action, self.words = action, words
+
+    def start(self, script, **options):
+        if self.action and all(word in script for word in self.words):
+            action, self.action = self.action, None
+            action()
+        return super().start(script, **options)
+
+
 class Vanishing(LocalTransport):
     """Removes a job directory before one of its calls, as `dlctl delete` elsewhere does."""
 
@@ -278,3 +293,19 @@ def run_everything(scene):
     for job_id, (_, state) in scene.scheduler.jobs().items():
         if state == "PENDING":
             assert scene.start(run_script, job_id).returncode == 0
+
+
+def go_on(scene, transport=None, store=None, *, new_code=False, on_line=lambda _: None, **asked):
+    """Resume the training, with other resources if they are asked for."""
+    session = scene.connect(transport) if transport else scene.session
+    store = store or scene.store
+    return resume(session, store.all()[0], store, lambda r: prepare_again(r, scene.site),
+                  Overrides(**asked), new_code=new_code, on_line=on_line)  # fmt: skip
+
+
+def halt(session, record, store):
+    return only(halt_all(session, [record], store))
+
+
+def cancel(session, record, store):
+    return only(cancel_all(session, [record], store))

@@ -29,7 +29,7 @@ class Position:
     head: int = 0
     """Its checksum."""
     skipping: bool = False
-    """Whether the rest of a line that is too long comes next."""
+    """The rest of a line that is too long comes next."""
 
     def plain(self) -> dict[str, Any]:
         """Return the position as JSON."""
@@ -53,9 +53,9 @@ class Follower:
         self.path = path
         self.position = position
         self.began_anew = False
-        """Whether the last `read` found another file than before."""
+        """The last `read` found another file than before."""
         self.size = 0
-        """Of the file at the last `read`."""
+        """The size of the file at the last `read`, in bytes."""
         self._head = b""
 
     def read(self, limit: int = CHUNK_BYTES) -> bytes:

@@ -80,7 +80,7 @@ def points_of(line: MetricsLine) -> dict[Series, Bin]:
 
 @dataclass
 class Stretch:
-    """What successive lines of a file hold."""
+    """The values of successive lines of a file."""
 
     begin: int = 0
     """The offset of the first line."""

@@ -36,7 +36,7 @@ class Past:
     """0: the training's own program decides."""
     batch_size: int
     state: str
-    """That of the verdict."""
+    """The verdict's state."""
     kind: str = ""
     """The verdict's `VerdictKind`."""
     is_rehearsal: bool = False

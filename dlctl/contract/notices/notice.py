@@ -96,7 +96,7 @@ class Notice:
     time: float = 0.0
     """Unix seconds."""
     since_step: int | None = None
-    """Of a plateau at which the training goes on: where it began."""
+    """Where a plateau began at which the training goes on."""
 
     @property
     def claimed_as(self) -> str:

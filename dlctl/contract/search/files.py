@@ -112,7 +112,7 @@ class WorkerStatus:
     """Tasks that it holds."""
     seen_s_ago: float = 0.0
     waits: bool = False
-    """Whether it asks for tasks, and gets none."""
+    """It asks for tasks, and gets none."""
     cpus: int = 0
     """This and the next three are all that it has, also what tasks use."""
     gpus: int = 0

@@ -92,7 +92,7 @@ class Spec:
     space: list[Parameter]
     task: Task
     strategy: str
-    """One of dlctl's, or the user's `module:Class`."""
+    """A strategy of dlctl, or the user's `module:Class`."""
     options: dict[str, Any] = field(default_factory=dict)
     metric: str = "value"
     """The key of a trial's result that is to become best."""
@@ -155,7 +155,7 @@ class Option:
     """The greatest value; it is allowed, too."""
     is_whole: bool = True
     is_open: bool = False
-    """Whether the number must be greater than `least`."""
+    """The number must be greater than `least`."""
 
     def fault(self, value: object) -> str:
         """Return which values are allowed, if this one is not; else an empty text."""

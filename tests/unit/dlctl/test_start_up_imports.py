@@ -1,14 +1,11 @@
-"""Each command loads what it uses and nothing else."""
-
-from __future__ import annotations
+"""Each command loads what it uses and nothing else, also on Windows and macOS."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from repository import REPOSITORY
+from repository import REPOSITORY, SUPPORT
 
 NODE_SIDE = {"torch", "numpy", "mpi4py", "h5py", "watchdog", "learner", "psrv"}
 # Loads the command as its console script does, and prints at the end what was loaded. typer's own
@@ -25,10 +22,10 @@ finally:
 
 
 @pytest.fixture
-def loaded(tmp_path: Path, xdg):
+def loaded(tmp_path, xdg):
     """`loaded("list")` → the modules that the command loads, by their whole names."""
 
-    def run(*arguments: str, cwd: Path = tmp_path) -> set[str]:
+    def run(*arguments, cwd=tmp_path):
         answer = tmp_path / "modules"
         program = PROGRAM.format(answer=str(answer))
         done = subprocess.run(
@@ -42,69 +39,34 @@ def loaded(tmp_path: Path, xdg):
 
 
 @pytest.mark.unmeasured
-def test_help_loads_no_library_but_those_of_the_command_line(loaded):
-    modules = loaded("--help")
-    assert "typer" in modules
-    assert not modules & {"yaml", "pydantic", "paramiko", "jinja2", "sqlite3"}
-    assert not modules & {"starlette", "uvicorn", "websockets", "asyncio"}
-    assert not modules & {"dlctl.series", "dlctl.lifecycle"}
-    measured = {name for name in modules if name.startswith("dlctl.contract.measured.")}
-    assert measured == {"dlctl.contract.measured.past"}, "a verdict carries it"
-    assert not modules & NODE_SIDE
-
-
-def test_help_is_printed_without_arguments_too(dlctl):
-    assert dlctl("-h", ok=True).stdout.strip() == dlctl().stderr.strip()
-
-
-@pytest.mark.unmeasured
-def test_list_loads_the_record_and_no_site(loaded):
-    modules = loaded("list")
-    assert "sqlite3" in modules
-    assert not modules & {"dlctl.cli.manifests", "dlctl.cli.logs", "dlctl.cli.models"}
-    assert not modules & {"yaml", "paramiko", "jinja2", "rich"}
-    assert not modules & {
-        "dlctl.manifest.model",
-        "dlctl.sites.files",
-        "dlctl.lifecycle",
-        "dlctl.request.build",
-    }
-    assert not modules & NODE_SIDE
-
-
-@pytest.mark.unmeasured
-def test_render_on_a_cluster_loads_neither_transport_nor_record(loaded, tmp_path):
-    manifest = tmp_path / "manifest.yml"
-    manifest.write_text("name: a\nframework: {name: own, command: 'true'}\n")
-    modules = loaded("render", str(manifest))
-    assert "jinja2" in modules
-    assert not modules & {"paramiko", "rich", "sqlite3", "dlctl.lifecycle", "dlctl.transport.ssh"}
-    assert not modules & NODE_SIDE
-
-
-@pytest.mark.unmeasured
-def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dlctl):
+@pytest.mark.parametrize(("command", "loads", "others"), [
+    ("--help", "typer dlctl.contract.measured.past",
+     "yaml pydantic paramiko jinja2 sqlite3 starlette uvicorn websockets asyncio dlctl.series "
+     "dlctl.lifecycle"),
+    ("list", "sqlite3", "dlctl.cli.manifests dlctl.cli.logs dlctl.cli.models yaml paramiko jinja2 "
+     "rich dlctl.manifest.model dlctl.sites.files dlctl.lifecycle dlctl.request.build"),
+    ("render manifest.yml", "jinja2",
+     "paramiko rich sqlite3 dlctl.lifecycle dlctl.transport.ssh"),
+    ("submit manifest.yml", "sqlite3 yaml jinja2 dlctl.transport.local",
+     "paramiko cryptography rich asyncio invoke dlctl.transport.ssh dlctl.scheduler.slurm "
+     "dlctl.cli.views.training dlctl.outputs.fetch dlctl.logs.reader dlctl.site_admin.discovery "
+     "dlctl.doctor.at_site"),
+])  # fmt: skip
+def test_a_command_loads_what_it_uses_and_no_more(loaded, dlctl, tmp_path, command, loads, others):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "manifest.yml").write_text("name: a\nframework: {name: own, command: 'true'}\n")
-    modules = loaded("submit", "manifest.yml", cwd=folder)
+    modules = loaded(*command.split(), cwd=folder)
     try:
-        assert {"sqlite3", "yaml", "jinja2", "dlctl.transport.local"} <= modules
-        assert not modules & {"paramiko", "cryptography", "rich", "asyncio", "invoke"}
-        assert not modules & {
-            "dlctl.transport.ssh",
-            "dlctl.scheduler.slurm",
-            "dlctl.cli.views.training",
-        }
-        assert not modules & {
-            "dlctl.outputs.fetch",
-            "dlctl.logs.reader",
-            "dlctl.site_admin.discovery",
-            "dlctl.doctor.at_site",
-        }
-        assert not modules & NODE_SIDE
+        assert set(loads.split()) <= modules
+        assert not modules & {*others.split(), *NODE_SIDE}
+        if command == "--help":  # a verdict carries the past
+            measured = {name for name in modules if name.startswith("dlctl.contract.measured.")}
+            assert measured == {"dlctl.contract.measured.past"}
+            assert dlctl("-h", ok=True).stdout.strip() == dlctl().stderr.strip()
     finally:
-        dlctl("logs", "--follow", cwd=folder, ok=True)  # until it has ended: it leaves nothing
+        if "submit" in command:
+            dlctl("logs", "--follow", cwd=folder, ok=True)  # until it has ended: it leaves nothing
 
 
 @pytest.mark.unmeasured
@@ -141,3 +103,43 @@ def test_ctrl_c_while_the_command_loads_prints_nothing(tmp_path, xdg):
         text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+# Windows and macOS: no `fcntl`, no `fork`, no `/proc`, other signal numbers -----------------------
+
+ONLY_UNIX = {"dlctl.contract.ground.interfaces", "dlctl.terminal.screen"}
+"""What runs on nodes only, and what `output.has_whole_screen` keeps from being loaded."""
+IMPORTS = """
+import importlib, pkgutil, no_unix
+no_unix.pytest_configure()
+import dlctl
+for module in pkgutil.walk_packages(dlctl.__path__, "dlctl."):
+    if module.name != "dlctl.__main__":
+        try:
+            importlib.import_module(module.name)
+        except (ImportError, AttributeError) as error:
+            print(module.name)
+"""
+
+
+def run(*arguments):
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), str(REPOSITORY)])}
+    return subprocess.run([sys.executable, *arguments], env=env, cwd=REPOSITORY, text=True,
+                          capture_output=True, timeout=300)  # fmt: skip
+
+
+def test_every_module_of_the_login_side_loads_without_unix():
+    done = run("-c", IMPORTS)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == ONLY_UNIX
+
+
+@pytest.mark.parametrize("folder", [
+    "sites",
+    *(pytest.param(name, marks=pytest.mark.long)
+      for name in ("request", "manifest", "plan", "series", "test_record.py")),
+])  # fmt: skip
+def test_the_unit_tests_pass_without_unix(folder):
+    done = run("-m", "pytest", "-q", "-p", "no_unix", "-p", "no:cacheprovider", "-x",
+               "-k", "not limited_by_this_machine", f"tests/unit/dlctl/{folder}")  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,13 +14,13 @@ MERGE_BOMB = "a: &a {x: 1}\n" + "".join(
 )
 
 
-def problems(text: str | bytes) -> list[str]:
+def problems(text):
     with pytest.raises(YamlError) as caught:
         load_bytes(text.encode() if isinstance(text, str) else text, "m.yml")
     return caught.value.problems
 
 
-def test_every_key_and_value_has_its_place() -> None:
+def test_every_key_and_value_has_its_place():
     document = load_bytes(b"a: 1\nb:\n  - c: x\n    d: [1, 2]\n", "m.yml")
     assert plain(document.data) == {"a": 1, "b": [{"c": "x", "d": [1, 2]}]}
     assert document.where(("b", 0, "d"), key=True) == "m.yml:4:5"
@@ -32,19 +28,17 @@ def test_every_key_and_value_has_its_place() -> None:
     assert document.where(("b", 0, "missing")) == "m.yml:3:5"
 
 
-def test_scalars() -> None:
+def test_scalars():
     for text, value in {
         "no": "no", "on": "on", "4:00:00": "4:00:00", "2024-01-01": "2024-01-01", "007": "007",
         "1_000": "1_000", "1e-3": 0.001, "0x10": 16, "true": True, "~": None, "'1.0'": "1.0",
         "!!str 1.0": "1.0",
     }.items():  # fmt: skip
         assert plain(load_bytes(f"k: {text}".encode(), "m.yml").data) == {"k": value}, text
-
-
-def test_numbers_know_how_they_were_written_and_keys_are_text() -> None:
-    data = load_bytes(b"version: 1.10\non: 1\n1.0: x\n", "m.yml").data
-    assert data["version"].text == "1.10"
-    assert list(data) == ["version", "on", "1.0"]
+    data = load_bytes(b"version: 1.10\non: 1\n1.0: &x {b: [1]}\nc: *x\n", "m.yml").data
+    assert data["version"].text == "1.10", "a number knows how it was written"
+    assert list(data) == ["version", "on", "1.0", "c"], "keys are text"
+    assert data["c"] == {"b": [1]}, "an alias is written out"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +66,7 @@ def test_numbers_know_how_they_were_written_and_keys_are_text() -> None:
         ("a" * (MAX_BYTES + 1), "1.1 MiB is too large; at most 1 MiB"),
     ],
 )
-def test_refusals(text: str | bytes, expected: str) -> None:
+def test_refusals(text, expected):
     (problem,) = problems(text)
     assert expected in problem
     assert len(problem) < 200
@@ -95,16 +89,13 @@ three:
 """
 
 
-def test_a_merge_key_brings_what_does_not_stand_there_itself() -> None:
+def test_a_merge_key_brings_what_does_not_stand_there_itself():
     document = load_bytes(MERGED.encode(), "m.yml")
     assert document.data["one"] == {"lr": 0.3, "deep": {"a": 1}}
     assert document.data["two"] == {"lr": 0.1, "deep": {"b": 2}, "momentum": 0.9}
     assert document.data["three"] == {"lr": 0.1, "deep": {"a": 1}, "<<": "text"}
     assert document.data["one"]["deep"] is not document.data["base"]["deep"]
-
-
-def test_what_a_merge_key_brings_has_the_place_of_the_anchors_keys() -> None:
-    document = load_bytes(MERGED.encode(), "m.yml")
+    # Each has the place of the anchor's key.
     assert document.where(("one", "deep", "a")) == "m.yml:3:13"
     assert document.where(("one", "deep"), key=True) == "m.yml:3:3"
     assert document.where(("one", "lr")) == "m.yml:6:7"
@@ -112,7 +103,17 @@ def test_what_a_merge_key_brings_has_the_place_of_the_anchors_keys() -> None:
     assert document.where(("two", "deep", "b")) == "m.yml:10:13"
 
 
-def test_all_duplicate_keys_are_named() -> None:
+def test_a_large_a_missing_file_and_a_folder_are_refused_unread(tmp_path):
+    path = tmp_path / "large.yml"
+    with path.open("wb") as file:
+        file.truncate(50_000_000)
+    for place, said in ((path, r"large.yml: 47.7 MiB is too large"), (tmp_path, "is not a file"),
+                        (tmp_path / "none.yml", "does not exist")):  # fmt: skip
+        with pytest.raises(YamlError, match=said):
+            load_file(place)
+
+
+def test_all_duplicate_keys_are_named():
     found = problems("a: 1\na: 2\nb:\n  c: 1\n  c: 2\n")
     assert found == [
         "m.yml:2:1: the key 'a' appears twice; the first is on line 1",
@@ -120,30 +121,8 @@ def test_all_duplicate_keys_are_named() -> None:
     ]
 
 
-def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "large.yml"
-    with path.open("wb") as file:
-        file.truncate(50_000_000)
-    with pytest.raises(YamlError, match=r"large.yml: 47.7 MiB is too large"):
-        load_file(path)
-
-
-def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(YamlError, match="does not exist"):
-        load_file(tmp_path / "none.yml")
-    with pytest.raises(YamlError, match="is not a file"):
-        load_file(tmp_path)
-
-
-def test_an_alias_is_written_out() -> None:
-    assert load_bytes(b"a: &x {b: [1]}\nc: *x\n", "m.yml").data == {
-        "a": {"b": [1]},
-        "c": {"b": [1]},
-    }
-
-
 @given(st.text(max_size=80))
-def test_any_text_loads_or_has_problems(text: str) -> None:
+def test_any_text_loads_or_has_problems(text):
     try:
         load_bytes(text.encode("utf-8", "surrogatepass"), "m.yml")
     except YamlError as error:

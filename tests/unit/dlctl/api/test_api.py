@@ -1,9 +1,9 @@
-"""The Python interface: what it imports, its columns, and its open connections."""
-
-from __future__ import annotations
+"""The Python interface: what it imports, its columns, its connections, and what it waits for."""
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,27 +11,31 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy
 import pytest
 from zygote import wait_for
 
 import dlctl
+from dlctl import lifecycle
 from dlctl.api.functions import file_of
-from dlctl.api.room import listed
+from dlctl.api.jobs import Training, is_there, states
 from dlctl.api.shown import Line, html_of
+from dlctl.contract import State
 from dlctl.contract.metrics import MetricsLine, Source
-from dlctl.errors import Misused
+from dlctl.errors import ConnectionLost, HostKeyError, Misused, TrainingFailed
 from dlctl.manifest.overrides import overrides_of
 from dlctl.record import Record
 from dlctl.request.bundle import collect
 from dlctl.series.merged import Entry, columns_of
 from dlctl.series.replays import Origin
 from dlctl.service import pool
+from dlctl.service.client import Client
 from dlctl.service.pool import Pool
+from dlctl.tell import SILENT
 
 RECORD = Record("digits-1", "digits", "a", "/m", "/jobs/digits-1", "2026-01-01T00:00:00+00:00")
+QUEUED = replace(RECORD, state=State.QUEUED)
 LOOP = Origin(1, 0, Source.LOOP)
 
 
@@ -60,9 +64,6 @@ def test_columns_have_one_length_and_say_where_a_value_is_from():
     assert found["loss"][0] == 0.5 and math.isnan(found["loss"][1])
     assert math.isnan(found["validation/loss"][0]) and found["validation/loss"][1] == 0.7
     assert {len(column) for column in found.values()} == {2}
-
-
-def test_numpy_takes_columns_as_they_are():
     found = columns_of([
         Entry(LOOP, MetricsLine(values={"loss": 0.5})),
         Entry(LOOP, MetricsLine(step=2, epoch=1, texts={"phase": "late"})),
@@ -100,25 +101,21 @@ def test_numbers_of_numpy_and_paths_go_into_a_manifest():
         overrides_of({}, {"b": {"deep": [object()]}})
 
 
-def test_one_word_stands_for_a_list_of_one():
-    assert listed("demo") == ["demo"] and listed(("a", "b")) == ["a", "b"]
-
-
 class Opened:
     """Counts connections."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.opened = self.closed = 0
 
-    def __call__(self, name: str) -> Any:
+    def __call__(self, name):
         self.opened += 1
         return pool.Session(SimpleNamespace(name=name), SimpleNamespace(close=self.close), None)
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
 
-def test_a_connection_is_used_again_and_closed_with_the_pool():
+def test_a_connection_is_used_again_and_closed_with_the_pool_or_if_nobody_uses_it(monkeypatch):
     opened = Opened()
     mine = Pool(opened)
     for _ in range(3):
@@ -130,28 +127,12 @@ def test_a_connection_is_used_again_and_closed_with_the_pool():
     assert opened.closed == 1
     second.close()
     assert opened.closed == 2
-
-
-def test_who_finds_all_connections_in_use_waits_for_one():
-    mine, got = Pool(Opened(), most=1), list[Any]()
-    held = mine.lend("a")
-    waiting = threading.Thread(target=lambda: got.append(mine.lend("a")))
-    waiting.start()
-    assert got == []
-    held.close()
-    waiting.join(30)
-    assert len(got) == 1
-
-
-def test_a_connection_that_nobody_uses_is_closed(monkeypatch):
     monkeypatch.setattr(pool, "_IDLE_S", 0.1)
-    opened = Opened()
     mine = Pool(opened)
     mine.lend("a").close()
-    sweeper = mine._sweeper
-    assert sweeper is not None
-    sweeper.join(30)
-    assert opened.closed == 1
+    assert mine._sweeper is not None
+    mine._sweeper.join(30)
+    assert opened.closed == 3
 
 
 def test_a_word_that_is_no_state_is_refused(xdg, monkeypatch):
@@ -177,13 +158,13 @@ def test_a_connection_that_comes_back_wakes_whoever_waits_for_its_site(monkeypat
     sites = Pool(Opened(), most=1)
     sites.lend("idle").close()  # which starts the thread that closes what nobody uses
     held = {name: sites.lend(name) for name in ("here", "there")}
-    lent: list[str] = []
+    lent = []
 
-    def wait(name: str) -> None:
+    def wait(name):
         with closing(sites.lend(name)):
             lent.append(name)
 
-    def waiting() -> int:
+    def waiting():
         return len(sites._changed._waiters)
 
     threads = [threading.Thread(target=wait, args=[name]) for name in held]
@@ -197,3 +178,128 @@ def test_a_connection_that_comes_back_wakes_whoever_waits_for_its_site(monkeypat
     threads[0].join(20)
     sites.close()
     assert lent == ["there", "here"]
+
+
+# Waiting, and what it keeps from others -----------------------------------------------------------
+
+
+def opened(name):
+    site = SimpleNamespace(name=name)
+    return lifecycle.Session(site, SimpleNamespace(close=lambda: None), None)
+
+
+def training_that(monkeypatch, *answers, most=4):
+    """Return a training whose site gives these answers, and the last one for ever."""
+    left = list(answers)
+    store = SimpleNamespace(find=lambda _: QUEUED)
+
+    def refresh(*_):
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return [replace(QUEUED, state=answer)]
+
+    monkeypatch.setattr(lifecycle, "refresh", refresh)
+    monkeypatch.setattr("dlctl.api.jobs._FIRST_S", 0.001)
+    return Training(QUEUED, Client(store, SILENT, pool=Pool(opened, most=most)))
+
+
+@pytest.mark.parametrize(("state", "words", "there"), [
+    ("TRAINING", "TRAINING", True), ("STORING", "TRAINING", True), ("PENDING", "TRAINING", False),
+    ("COMPLETED", "TRAINING", True), ("FAILED", "TRAINING", False), ("HALTED", None, True),
+    ("STORING", "COMPLETED", False), ("TRAINING", ["halted", "completed"], False),
+    ("CANCELLED", ["HALTED", "CANCELLED"], True),
+])  # fmt: skip
+def test_a_state_or_one_beyond_it(state, words, there):
+    assert is_there(State(state), states(words)) is there
+
+
+def test_a_wait_outlives_a_lost_connection_but_no_changed_host_key(monkeypatch):
+    seen = list[str]()
+    training = training_that(monkeypatch, ConnectionLost("lost"), State.PENDING, State.COMPLETED)
+    found = training.wait(until="TRAINING", on_look=lambda each: seen.append(str(each)))
+    assert found == "COMPLETED" and len(seen) == 2
+    with pytest.raises(HostKeyError):
+        training_that(monkeypatch, HostKeyError("changed")).wait()
+
+
+def test_a_wait_ends_with_the_time_or_with_another_end(monkeypatch):
+    with pytest.raises(TimeoutError, match="digits-1 is PENDING after 0 s"):
+        training_that(monkeypatch, State.PENDING).wait(timeout_s=0)
+    with pytest.raises(TimeoutError):
+        training_that(monkeypatch, ConnectionLost("lost")).wait(timeout_s=0)
+    with pytest.raises(TrainingFailed) as failed:
+        training_that(monkeypatch, State.FAILED).wait(until=["TRAINING", "COMPLETED"])
+    assert failed.value.exit_code == 10 and "dlctl show" in failed.value.hint
+
+
+def test_more_threads_may_wait_than_there_are_connections(monkeypatch):
+    training = training_that(monkeypatch, State.TRAINING, most=1)
+    looked, over = threading.Barrier(33), threading.Event()
+
+    def wait():
+        first = iter([looked.wait])
+        with pytest.raises(KeyError):  # ends the wait
+            training.wait(on_look=lambda _: next(first, stop)())
+
+    def stop():
+        if over.is_set():
+            raise KeyError
+
+    threads = [threading.Thread(target=wait) for _ in range(32)]
+    for each in threads:
+        each.start()
+    looked.wait(30)
+    assert training.refresh().record.state is State.TRAINING
+    over.set()
+    for each in threads:
+        each.join(30)
+
+
+def test_who_follows_keeps_nobody_waiting():
+    mine = Pool(opened, most=1)
+    follower, other = mine.lend("a", follows=True), mine.lend("a", follows=True)
+    mine.lend("a").close()
+    follower.close()
+    held = mine.lend("a")
+    other.close()
+    held.close()
+    assert mine._lent == {"a": 0}
+
+
+def test_a_call_does_not_wait_for_ever_behind_long_ones(monkeypatch):
+    monkeypatch.setattr("dlctl.service.pool._PATIENCE_S", 0.01)
+    mine = Pool(opened, most=1)
+    held = mine.lend("a")
+    mine.lend("a").close()
+    held.close()
+    assert mine._lent == {"a": 0}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
+def test_a_fork_opens_connections_of_its_own():
+    opens = list[str]()
+    mine = Pool(lambda name: opens.append(name) or opened(name), most=1)
+    mine.lend("a").close()
+    held, is_held, may_go = mine.lend("a"), threading.Event(), threading.Event()
+
+    def hold():
+        with mine._changed:
+            is_held.set()
+            may_go.wait(60)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    is_held.wait(30)
+    if not (child := os.fork()):
+        try:  # the lock, and what was lent, are the parent's
+            signal.alarm(20)
+            mine.lend("a").close()
+            held.close()
+        finally:
+            os._exit(len(opens))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    may_go.set()
+    other.join(30)
+    held.close()
+    assert len(opens) == 1

@@ -48,11 +48,6 @@ def add_site(xdg, tmp_path, name, text):
     (folder / f"{name}.yml").write_text(text)
 
 
-def test_help_has_an_example_and_no_escape_codes(dlctl):
-    text = dlctl("submit", "--help", ok=True).stdout
-    assert "Example: dlctl submit" in text and "\x1b" not in text
-
-
 def test_the_whole_help_is_one_screen_in_groups(dlctl):
     lines = dlctl("--help", ok=True, env={"COLUMNS": "80"}).stdout.splitlines()
     assert len(lines) <= 50 and max(map(len, lines)) <= 80
@@ -61,6 +56,8 @@ def test_the_whole_help_is_one_screen_in_groups(dlctl):
     for group in ("search", "models", "stores", "sites", "checkpoints", "frameworks"):
         lines += dlctl(group, "--help", ok=True, env={"COLUMNS": "80"}).stdout.splitlines()
     assert not [line for line in lines if line.endswith("...") or line.startswith("   " * 8)]
+    text = dlctl("submit", "--help", ok=True).stdout
+    assert "Example: dlctl submit" in text and "\x1b" not in text
 
 
 @pytest.mark.parametrize(("old", "new"), [
@@ -115,6 +112,8 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
         assert said in done.stderr
         assert "Traceback" not in done.stderr
         assert "\x1b" not in done.stderr
+    for arguments in (["--debug", "status", "x"], ["status", "x", "--debug"]):
+        assert "Traceback" in dlctl(*arguments).stderr
 
 
 def test_a_job_that_runs_is_no_error_where_its_id_cannot_be_written(dlctl, xdg, tmp_path):
@@ -145,23 +144,6 @@ def test_learners_that_would_each_train_alone_are_warned_about(dlctl):
     assert told in warning
     (dlctl.cwd / "manifest.yml").write_text(f"name: t\n{command}\n")
     assert dlctl("validate", "manifest.yml", ok=True).stderr == ""
-
-
-def test_tracebacks_only_with_debug(dlctl):
-    for arguments in (["--debug", "status", "x"], ["status", "x", "--debug"]):
-        assert "Traceback" in dlctl(*arguments).stderr
-    assert "Traceback" not in dlctl("status", "x").stderr
-
-
-def test_what_touches_no_site_reports_json(dlctl):
-    path = manifest(dlctl)
-    assert dlctl("validate", path, "--json", ok=True).json["valid"] is True
-    assert dlctl("schema", "manifest", ok=True).json["title"] == "dlctl manifest"
-    assert dlctl("list", "--json", ok=True).json == []
-    shown = dlctl("render", path, "--json", ok=True).json
-    assert shown["script"].startswith("#!/bin/bash")
-    assert shown["plan"]["resources"]["learners"] == 1
-    assert dlctl("init", "new", "--json", ok=True).json["folder"] == "new"
 
 
 def test_the_partition_is_chosen_on_the_command_line(dlctl, xdg, tmp_path):
@@ -208,14 +190,6 @@ def test_what_is_followed_is_json_as_well(dlctl, local_site):
         assert json.loads(record)["state"]
         lines = [json.loads(line) for line in lines]
         assert "hello" in [each["line"] for each in lines if each["source"] == "learner-0"]
-
-
-@pytest.mark.slow
-def test_a_learner_that_printed_nothing_is_named(dlctl, local_site):
-    training_id = dlctl("submit", manifest(dlctl), ok=True).stdout.strip()
-    end(dlctl, training_id)
-    said = dlctl("logs", "--learner", "0", ok=True).stderr
-    assert said == f"learner 0 of {training_id} (COMPLETED) has printed nothing\n"
 
 
 def test_an_output_that_is_full_is_said():
@@ -284,6 +258,8 @@ def test_a_job_directory_that_is_gone_is_why_nothing_is_shown(dlctl, local_site)
     """`logs` said that nothing was printed, `fetch` that nothing was made yet; `show` failed."""
     training_id = dlctl("submit", manifest(dlctl), ok=True).stdout.strip()
     end(dlctl, training_id)
+    said = dlctl("logs", "--learner", "0", ok=True).stderr
+    assert said == f"learner 0 of {training_id} (COMPLETED) has printed nothing\n"
     shutil.rmtree(local_site.job_dir(training_id))
     gone = "its job directory is gone from the site"
     for command in (["logs"], ["checkpoints", "list"]):

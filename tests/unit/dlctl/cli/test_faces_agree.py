@@ -226,24 +226,19 @@ def test_what_is_followed_to_the_end_is_what_is_listed(faces):
     assert followed.count("\n") == 16  # with a head
 
 
-def test_faces_agree_after_a_program_went_back(faces, trainings, tmp_path):
-    draw = random.Random(7)
-    for steps in (range(60), range(30, 45)):
-        faces.write(1, steps, lambda step: eleven(step, 60, draw))
-    check(faces, trainings, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_long", [False, True])
-@pytest.mark.parametrize("how", ["once", "went back", "resumed"])
-def test_faces_agree(faces, trainings, tmp_path, monkeypatch, how, is_long):
+@pytest.mark.parametrize(("how", "steps", "is_long"), [
+    ("went back", 60, False),
+    *(pytest.param(how, 2000, is_long, marks=pytest.mark.slow)
+      for how in ("once", "went back", "resumed") for is_long in (False, True)),
+])  # fmt: skip
+def test_faces_agree(faces, trainings, tmp_path, monkeypatch, how, steps, is_long):
     monkeypatch.setattr(long_files, "LONG_BYTES", 100_000 if is_long else WHOLE)
-    steps, draw = 2000, random.Random(7)
+    draw = random.Random(7)
     made = lambda step: eleven(step, steps, draw)  # noqa: E731
     faces.write(1, range(steps), made, begins=0)
     if how != "once":
-        again = range(1000, 1500)
-        faces.write(*((2, again, made, 1000) if how == "resumed" else (1, again, made)))
+        again = range(steps // 2, steps * 3 // 4)
+        faces.write(*((2, again, made, steps // 2) if how == "resumed" else (1, again, made)))
     page = check(faces, trainings, tmp_path)
     assert len(page) == 11
 
@@ -261,20 +256,3 @@ def test_faces_agree_on_a_spike_in_a_million_points(faces, trainings, tmp_path):
     known = dict(faces.known["loss"])
     assert {spike - 100, spike, spike + 100} < set(near["x"]) and "low" not in near
     assert near["last"] == [known[step] for step in near["x"]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("names", "steps"), [(12_000, 30), (5000, 300)])
-def test_faces_agree_on_thousands_of_names(faces, trainings, tmp_path, names, steps):
-    draw = random.Random(7)
-    told = ["loss", *(f"layer{n}/norm" for n in range(1, names))]
-    faces.write(1, range(1, steps + 1), lambda _: {name: draw.random() for name in told})
-    check(faces, trainings, tmp_path, lists=("csv",))
-    (page,), _ = faces.pages(trainings, "width=400&" + "&".join(f"name={n}" for n in told[-9:]))
-    assert [curve["name"] for curve in page] == sorted(told[-9:])
-    for curve in page:
-        known = faces.known[curve["name"]]
-        check_drawn(curve, ends(known))
-        if names * steps < 10**6:
-            assert (curve["x"], curve["last"]) == tuple(map(list, zip(*known, strict=True)))
-        assert curve["x"][0] < 16 <= len(curve["x"])

@@ -112,6 +112,9 @@ def test_what_waits_or_has_ended_has_no_line(terminal, state):
     line.update(replace(RECORD, state=state))
     assert list(line.below([1, 2])) == [1, 2]
     assert terminal.getvalue() == ""
+    line = ProgressLine(pipe := io.StringIO())
+    line.update(RECORD)
+    assert not line.active and list(line.below([1])) == [1] and pipe.getvalue() == ""
 
 
 def test_a_training_without_progress_shows_its_state_and_for_how_long(terminal, monkeypatch):
@@ -122,12 +125,3 @@ def test_a_training_without_progress_shows_its_state_and_for_how_long(terminal, 
     now[0] += 14.2
     line.update(replace(RECORD, done=None))
     assert terminal.getvalue().split("\r\x1b[2K")[1:] == ["TRAINING  0s", "TRAINING  14s"]
-
-
-def test_a_pipe_gets_nothing(monkeypatch):
-    pipe = io.StringIO()
-    line = ProgressLine(pipe)
-    assert not line.active
-    line.update(RECORD)
-    assert list(line.below([1])) == [1]
-    assert pipe.getvalue() == ""

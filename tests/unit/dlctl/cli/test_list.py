@@ -1,21 +1,25 @@
-"""`dlctl list` asks the sites of open trainings, and shows what is known of a silent one."""
+"""Which trainings a command is about; `dlctl list` asks the sites of those that are open."""
 
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from login_side import make_record
+from login_side import make_record, session_of
 
 from dlctl import lifecycle
 from dlctl.cli import output
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, make_line
-from dlctl.errors import ConnectError, HostKeyError, ResultsError
-from dlctl.record import RecordStore
+from dlctl.errors import ConnectError, HasEnded, HostKeyError, Misused, ResultsError
+from dlctl.manifest.overrides import Overrides
+from dlctl.record import Record, RecordStore
+from dlctl.search import start, workers
 from dlctl.series.replays import Origin
-from dlctl.service import client
-from dlctl.service.client import Client
+from dlctl.service import client, verbs
+from dlctl.service.client import Client, Filter, chosen
+from dlctl.tell import Tell
 from dlctl.terminal import trainings
 
 OPEN = {"state": State.TRAINING, "job_id": "7", "epochs": 8}
@@ -65,6 +69,8 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
         make_record(training_id="open-1", site="a", **OPEN | {
             "seen_at": time.time(), "started_at": time.time() - 600, "epoch": 3, "loss": 0.5})
     ]  # fmt: skip
+    assert "TRAINING (5 h ago)" in run("list", "--offline").stdout
+    assert asked == {}
     done = run("list")
     assert asked == {"a": ["open-1"]}
     told = [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -85,12 +91,6 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
 ])  # fmt: skip
 def test_progress_is_told_as_the_training_counts_it(known, told):
     assert trainings.progress(make_record(**known)) == told
-
-
-def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):
-    store.add(make_record(site="a", **OPEN))
-    assert "TRAINING (5 h ago)" in run("list", "--offline").stdout
-    assert asked == {}
 
 
 def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
@@ -205,3 +205,81 @@ def test_a_watch_of_nothing_says_so(store, asked, run):
     """It printed nothing, and ended."""
     done = run("list", "--watch", "--name", "nobody")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no training fits\n")
+
+
+# Which trainings are meant ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(tmp_path):
+    made = RecordStore(tmp_path / "record.db")
+    for number, (name, state) in enumerate(
+        [("digits", State.TRAINING), ("digits-big", State.COMPLETED), ("words", State.TRAINING)]
+    ):
+        tags = ["first"] * (number < 2) + ["big"] * (number == 1)
+        made.add(Record(f"{name}-{number}", name, "local", str(tmp_path), "", "", state=state,
+                        tags=tags))  # fmt: skip
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "states", "tags", "numbers"),
+    [("digits*", [], [], "01"), ("digits", [], [], "0"), ("*-2", [], [], "2"),
+     (None, ["training"], [], "02"), (None, ["TRAINING", "COMPLETED"], [], "012"),
+     ("digits*", ["COMPLETED"], [], "1"), ("none", [], [], ""), (None, [], ["first"], "01"),
+     (None, [], ["first", "big"], "1"), (None, [], ["none"], "")],
+)  # fmt: skip
+def test_those_that_fit_are_meant(several, name, states, tags, numbers):
+    found = chosen(several, None, Filter(name, states, tags))
+    assert [record.training_id[-1] for record in found] == list(numbers)
+
+
+def test_ids_are_meant_alone(several):
+    found = chosen(several, ["words-2", "digits-0"], Filter())
+    assert [record.name for record in found] == ["words", "digits"]
+    with pytest.raises(Misused, match="either ids, or --name, --state and --tag"):
+        chosen(several, ["words-2"], Filter("*"))
+    with pytest.raises(Misused, match="'TRAINED' is no state; there are"):
+        Filter(None, ["TRAINED"])
+
+
+def test_what_has_ended_meanwhile_is_a_failure_only_if_it_was_named(several, monkeypatch):
+    def cancel_all(_session, records, _store):
+        return [HasEnded(f"{each.training_id} is COMPLETED") for each in records]
+
+    class Notes(Tell):
+        def note(self, text):
+            noted.append(text)
+
+    noted = []
+    monkeypatch.setattr(Client, "open", lambda _, name, **__: session_of(name))
+    monkeypatch.setattr(lifecycle, "cancel_all", cancel_all)
+    done = verbs.end(Client(several, Notes()), "cancel", None, Filter("words*"))
+    assert noted == ["words-2 is COMPLETED"] and not done.failures
+    done = verbs.end(Client(several, Notes()), "cancel", ["words-2"], Filter())
+    assert [each.message for each in done.failures] == noted == ["words-2 is COMPLETED"]
+
+
+def test_the_workers_of_a_search_end_with_it_whatever_command_ends_it(several, monkeypatch):
+    ended = []
+    several.add(Record("found-3", "found", "local", "", "", "", state=State.TRAINING,
+                     is_search=True))  # fmt: skip
+    monkeypatch.setattr(Client, "open", lambda _, name, **__: session_of(name))
+    monkeypatch.setattr(workers, "end_workers", lambda _, each: ended.append(each.training_id))
+    for verb in ("halt", "cancel"):
+        monkeypatch.setattr(lifecycle, f"{verb}_all", lambda _, records, __: list(records))
+        verbs.end(Client(several), verb, ["words-2", "found-3"], Filter())
+    assert ended == ["found-3"] * 2
+
+
+def test_a_resumed_search_gets_the_resources_that_were_asked_for(several, monkeypatch):
+    """`dlctl resume SEARCH --time 2h` went on with the old limit, and said nothing."""
+    asked = []
+    known = Record("found-3", "found", "local", "", "", "", is_search=True)
+    monkeypatch.setattr(start, "go_on", lambda *given, **__: asked.append(given[4]) or known)
+    for name in ("refresh", "end_workers", "read_pools", "set_pool"):
+        monkeypatch.setattr(start, name, lambda *given: [known] if len(given) == 3 else [])
+    monkeypatch.setattr(start, "sent_search", lambda *_: nullcontext(SimpleNamespace(
+        file=SimpleNamespace(workers=SimpleNamespace(jobs=(1, 1))))))  # fmt: skip
+    verbs.resume(None, known, several, overrides=Overrides(time="2h"))
+    assert asked == [Overrides(time="2h")]

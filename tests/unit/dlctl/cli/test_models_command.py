@@ -27,6 +27,9 @@ def test_the_ids_go_to_standard_output_and_the_rest_to_standard_error(dlctl, fol
     assert again.stdout == f"{model}@2\n"
     moved = dlctl("models", "update", f"{model}@1", "--alias", "best", "--tag", "b", ok=True)
     assert moved.stderr == "version 1; @best=1; tags a b\n"
+    for words, said in ((["--remove-tag", "x"], "no tag x"), (["--remove-alias", "y"], "no alias")):
+        wrong = dlctl("models", "update", model, folder, *words)
+        assert (wrong.exit_code, said in wrong.stderr) == (8, True), "and no version is stored"
     [listed] = dlctl("models", "list", "--json", ok=True).json
     assert (listed["aliases"], listed["tags"]) == ({"best": 1}, ["a", "b"])
     assert [version["version"] for version in listed["versions"]] == [1, 2]
@@ -51,17 +54,6 @@ def test_the_default_site_is_where_models_are_stored_and_looked_for(dlctl, folde
     [listed] = dlctl("models", "list", "--json", ok=True).json
     assert listed["site"] == "mine"
     assert dlctl("models", "show", made.stdout.strip(), "--json", ok=True).json["site"] == "mine"
-
-
-def test_a_silent_site_makes_its_models_stale(dlctl, folder, add_site):
-    made = dlctl("models", "create", folder, ok=True).stdout
-    silent = "{kind: ssh, host: 127.0.0.1, port: 1, connect_timeout_s: 5}"
-    add_site("local", "/tmp/nothing", silent)
-    silent = dlctl("models", "list", ok=True)
-    assert "warning: local: " in silent.stderr
-    assert re.search(rf"{made.partition('@')[0]}  local \(\d+ s ago\)", silent.stdout)
-    [listed] = dlctl("models", "list", "--offline", "--json", ok=True).json
-    assert listed["stale_since"] is not None
 
 
 @pytest.mark.parametrize(
@@ -109,33 +101,6 @@ def test_a_deletion_asks_first(dlctl, folder):
     assert dlctl("models", "list", "--json", ok=True).json == []
 
 
-def test_weights_of_a_model_need_a_site(dlctl, local_site):
-    (dlctl.cwd / "train.py").write_text("")
-    (dlctl.cwd / "manifest.yml").write_text(
-        "name: a\nframework: {name: pytorch, job: train.py, arguments: {weights: 'model:x@best'}}\n"
-    )
-    assert dlctl("validate", ok=True).stdout == "manifest.yml is valid\n"
-    rendered = dlctl("render")
-    assert rendered.exit_code == 8
-    assert "there is no model 'x' at the site local" in rendered.stderr
-    refused = dlctl("submit")
-    assert refused.exit_code == 8
-    assert "there is no model 'x' at the site local" in refused.stderr
-    assert dlctl("list", "--json", ok=True).json == [], "nothing was queued"
-
-
-def test_a_mistake_in_an_update_stores_no_version(dlctl, folder):
-    model = dlctl("models", "create", folder, "--alias", "best", ok=True).stdout.partition("@")[0]
-    for words, said in (
-        (["--remove-tag", "x"], "no tag x"),
-        (["--remove-alias", "y"], "no alias y"),
-    ):
-        wrong = dlctl("models", "update", model, folder, *words)
-        assert (wrong.exit_code, said in wrong.stderr) == (8, True)
-    [listed] = dlctl("models", "list", "--json", ok=True).json
-    assert len(listed["versions"]) == 1
-
-
 def test_a_copy_to_the_same_site_is_refused_and_to_another_has_its_id(
     dlctl, folder, add_site, tmp_path
 ):
@@ -163,6 +128,13 @@ def test_a_rendered_plan_names_the_version_that_an_alias_means_now(dlctl, folder
     plan = dlctl("render", "--json", ok=True).json["plan"]
     assert (plan["weights"]["model"], plan["weights"]["path"]) == (model.strip(), "net.pt")
     assert plan["framework"]["arguments"]["weights"] == f"{plan['job_dir']}/weights/net.pt"
+    dlctl("models", "delete", model.partition("@")[0], "--yes", ok=True)
+    assert dlctl("validate", ok=True).stdout == "manifest.yml is valid\n"
+    for command in ("render", "submit"):
+        refused = dlctl(command)
+        assert refused.exit_code == 8
+        assert "there is no model 'x' at the site local" in refused.stderr
+    assert dlctl("list", "--json", ok=True).json == [], "nothing was queued"
 
 
 def test_a_list_asks_all_sites_at_the_same_time(dlctl, folder, xdg, add_site):
@@ -192,6 +164,10 @@ def test_a_list_asks_all_sites_at_the_same_time(dlctl, folder, xdg, add_site):
             listed = json.loads(listing.communicate(timeout=120)[0])
     assert [bool(model["stale_since"]) for model in listed].count(True) == 4
     assert len(listed) == 5
+    add_site("local", "/tmp/nothing", "{kind: ssh, host: 127.0.0.1, port: 1, connect_timeout_s: 5}")
+    silent = dlctl("models", "list", ok=True)
+    assert "warning: local: " in silent.stderr
+    assert re.search(r"  local \(\d+ s ago\)", silent.stdout)
 
 
 @pytest.mark.slow

@@ -48,11 +48,6 @@ def test_a_training_is_no_search(dlctl, known, trainings, command, code):
     fails(dlctl(*command, ONE), code, f"{ONE} is a training, and no search")
 
 
-@pytest.mark.parametrize("command", ["best", "export --csv", "replay"])
-def test_a_search_that_nobody_knows_is_refused(dlctl, known, command):
-    fails(dlctl("search", *command.split(), "nosuch"), 8, "nosuch")
-
-
 def test_a_job_directory_that_is_gone_is_named(dlctl, known):
     known.rmdir()
     fails(dlctl("show", ONE), 8, f"{known}/search/spec.json is gone from the site")
@@ -88,6 +83,7 @@ def test_lines_of_a_trial_are_not_chosen_by_learner_or_age(dlctl, known):
 
 def test_show_tells_space_trials_and_why_they_wait(dlctl, known):
     write_search(known, 12, 9)
+    fails(dlctl("search", "best", "nosuch"), 8, "nosuch")
     text = dlctl("show", ONE, ok=True).stdout
     assert "float 0.0001 to 1, logarithmic" in text and "optimizer: sgd" in text
     assert "3 trials wait: the search is cancelled" in text
@@ -104,6 +100,9 @@ def test_of_a_search_that_has_ended_no_trial_runs(dlctl, known):
     text = dlctl("status", ONE, ok=True).stdout
     assert "3 outstanding\n" in text and "of them run" not in text
     assert dlctl("status", ONE, "--json", ok=True).json["running"] == 0
+    (known / names.TRIALS).write_bytes(lines_of(events_of(2))[:-5])
+    told = dlctl("status", ONE, "--json", ok=True).json
+    assert told["ended"] == 1, "a line that is not finished yet waits"
 
 
 def test_best_names_the_newest_failure_while_none_has_ended_well(dlctl, known):
@@ -180,19 +179,6 @@ def test_watch_prints_a_line_for_each_trial_into_a_pipe(dlctl, known):
     assert json.loads(once)["overview"]["ended"] == 5
 
 
-def test_a_picture_is_as_wide_as_a_terminal_and_has_no_colours(dlctl, known):
-    write_search(known, 40)
-    text = dlctl("watch", ONE, "--once", ok=True, env={"COLUMNS": "80"}).stdout
-    assert max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
-    assert "best so far" in text
-
-
-def test_a_line_that_is_not_finished_yet_waits(dlctl, known):
-    write_search(known, 2, 0)
-    (known / names.TRIALS).write_bytes(lines_of(events_of(2))[:-5])
-    assert dlctl("status", ONE, "--json", ok=True).json["ended"] == 1
-
-
 def test_exports_go_to_standard_output_or_to_files(dlctl, known, tmp_path):
     write_search(known, 5, 4)
     lines = dlctl("search", "export", ONE, "--csv", ok=True).stdout.splitlines()
@@ -205,15 +191,6 @@ def test_exports_go_to_standard_output_or_to_files(dlctl, known, tmp_path):
     fails(dlctl("search", "export", ONE, "--parquet", "/nowhere/t"), 9, "can't be written")
     assert dlctl("search", "export", ONE).exit_code == 2
     assert dlctl("search", "export", ONE, "--csv", "--json").exit_code == 2
-
-
-def test_the_manifest_of_the_best_needs_what_was_sent(dlctl, known):
-    write_search(known, 5)
-    fails(
-        dlctl("search", "best", ONE, "--manifest", "-"),
-        9,
-        "is gone, which the search was started from",
-    )
 
 
 def test_the_page_is_one_file_that_asks_nobody(dlctl, known, tmp_path):

@@ -1,6 +1,7 @@
-"""What `dlctl show` tells of several attempts, and of where the time of a step goes."""
+"""`dlctl show`: attempts, the time of a step, the servers, and the story on a screen of 80 × 24."""
 
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,11 +9,33 @@ from login_side import MANIFEST, make_site, plan_of
 from made_details import make_details, process
 from scheduler_plan import make_plan
 
+from dlctl.cli.output import Shown
 from dlctl.cli.views.learners import rates, server_line, speed_line
-from dlctl.cli.views.training import _per_attempt, print_details
-from dlctl.contract import Evidence, Homes, State, Training, Verdict
-from dlctl.outputs.insight import Attempt
+from dlctl.cli.views.training import (
+    _asked,
+    _per_attempt,
+    print_details,
+    print_story,
+    verdict_fields,
+)
+from dlctl.contract import (
+    Action,
+    Evidence,
+    Homes,
+    Lifecycle,
+    Next,
+    State,
+    Training,
+    Verdict,
+    VerdictKind,
+)
+from dlctl.lifecycle.orders import Ordered
+from dlctl.outputs.insight import Attempt, Insight
 from dlctl.record import Record
+from dlctl.series.answers import Answer
+from dlctl.series.pace import TimeLeft
+from dlctl.service.submit import _say_links
+from dlctl.terminal.text import width_of
 
 PLAN = replace(make_plan(), training=Training(batch_size=50))
 
@@ -53,10 +76,8 @@ def test_show_lists_learners_per_attempt_if_they_changed(learners, told):
 ])  # fmt: skip
 def test_where_the_time_of_a_step_goes(metrics, line):
     assert speed_line(metrics, PLAN) == line
-
-
-def test_memory_that_the_node_has_measured_is_told_once():
-    assert speed_line([{"memory_bytes": 1 << 30}], PLAN, memory=False) == ""
+    if "of memory" in line:  # which the node has measured
+        assert speed_line(metrics, PLAN, memory=False) == ""
 
 
 def test_of_many_metrics_the_first_are_printed(capsys):
@@ -182,39 +203,29 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_learners_that_are_not_at_work_say_why(capsys):
-    why = "was killed by signal 9; restarting"
-    dead = process("learner", 0, "n1", State.DEPLOYING, why)
-    lost = process("learner", 1, "n2", State.FAILED, "was lost with node n2")
-    print_details(with_server(learners=[dead, lost]))
-    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert any(row.startswith(f"0 n1 DEPLOYING: {why} 3 1200") for row in rows)
-    assert any(row.startswith("1 n2 FAILED: was lost with node n2 3 1200") for row in rows)
+WHY = "was killed by signal 9; restarting"
 
 
-def test_the_last_words_of_a_learner_that_never_began_are_of_no_node(capsys):
-    print_details(with_server(verdict=failed("learner", 1, "", ["srun: no"])))
-    assert "last lines of learner 1:\n  srun: no" in capsys.readouterr().out
-
-
-def test_learners_that_have_ended_push_no_more(capsys):
-    ended = process("learner", 0, "n1", exit_code=0, pushes_per_s=3.0)
-    lost = process("learner", 1, "n2", State.FAILED, pushes_per_s=3.0)
-    print_details(with_server(learners=[ended, lost]))
-    assert "pushes/s in all" not in capsys.readouterr().out
-
-
-def test_nobody_is_at_work_in_a_training_that_has_ended(capsys):
-    """The supervisor died, and all with it: the last that they wrote is that they train."""
-    learners = [process("learner", 0, "n1", pushes_per_s=3.0)]
-    servers = [process("server", 0, "n1")]
-    print_details(with_server(learners=learners, servers=servers,
-                              record={"state": State.FAILED}))  # fmt: skip
+@pytest.mark.parametrize(("learners", "state", "rows"), [
+    ([process("learner", 0, "n1", State.DEPLOYING, WHY),
+      process("learner", 1, "n2", State.FAILED, "was lost with node n2")], State.TRAINING,
+     [f"0 n1 DEPLOYING: {WHY} 3 1200", "1 n2 FAILED: was lost with node n2 3 1200"]),
+    ([process("learner", 0, "n1", exit_code=0, pushes_per_s=3.0),
+      process("learner", 1, "n2", State.FAILED, pushes_per_s=3.0)], State.TRAINING, []),
+    # The supervisor died, and all with it: the last that they wrote is that they train.
+    ([process("learner", 0, "n1", pushes_per_s=3.0)], State.FAILED,
+     ["0 n1 was TRAINING 3 1200", "0 n1 was TRAINING shards 0, 2"]),
+])  # fmt: skip
+def test_learners_that_are_not_at_work_say_why_and_push_no_more(capsys, learners, state, rows):
+    print_details(with_server(learners=learners, servers=[process("server", 0, "n1")],
+                              verdict=failed("learner", 1, "", ["srun: no"]),
+                              record={"state": state}))  # fmt: skip
     out = capsys.readouterr().out
-    rows = [" ".join(line.split()) for line in out.splitlines()]
-    assert any(row.startswith("0 n1 was TRAINING 3 1200") for row in rows)
-    assert any(row.startswith("0 n1 was TRAINING shards 0, 2") for row in rows)
+    found = [" ".join(line.split()) for line in out.splitlines()]
+    for row in rows:
+        assert any(line.startswith(row) for line in found), row
     assert "pushes/s in all" not in out
+    assert "last lines of learner 1:\n  srun: no" in out, "it never began: on no node"
 
 
 def test_of_a_program_only_the_pushes_are_known(capsys):
@@ -224,10 +235,146 @@ def test_of_a_program_only_the_pushes_are_known(capsys):
     told = replace(known.told, plan=replace(plan, framework=program))
     print_details(replace(known, told=told))
     assert capsys.readouterr().out.splitlines()[-1] == "3 pushes/s in all"
-
-
-def test_with_the_built_in_loop_samples_are_those_of_all_pushes():
-    plan = with_server("push_every: 2, shards: 1").told.plan
-    plan = replace(plan, parameter_server=replace(plan.parameter_server, batch_samples=11))
+    server = replace(plan.parameter_server, push_every=2, batch_samples=11)
+    plan = replace(plan, parameter_server=server)
     learner = process("learner", 0, "n1", pushes_per_s=10.0)
-    assert rates([learner], plan) == "220 samples/s · 10 pushes/s in all"
+    assert rates([learner], plan) == "220 samples/s · 10 pushes/s in all", "of the built-in loop"
+
+
+# The story, its verdict, and its chain ------------------------------------------------------------
+
+NOW, LONG_PLAN = time.time(), make_plan()
+LONG = "learner 1 on n2 ended with exit code 3, and nobody knows why, " * 8
+RECORD = {
+    "training_id": "digits-abcdefgh", "name": "digits", "state": State.FAILED,
+    "reason": LONG, "site": "mycluster", "attempt": 3, "job_id": "4711",
+    "done": 0.4, "epoch": 3, "step": 120, "epochs": 8, "folder": "~/digits",
+    "started_at": NOW - 7200, "ended_at": NOW - 3600,
+    "job_dir": "/lustre/home/me/dl/jobs/digits-abcdefgh", "hint": "dlctl resume digits-abcdefgh",
+}  # fmt: skip
+LAST = [f"line {n} {LONG}\x1b]0;title\x07" for n in range(40)]
+QUESTIONS = ("improving?", "over-fitting?", "fast?", "healthy?", "learners equal?", "checkpoint?")
+ANSWERS = [Answer(question, question, "yes", f"yes, {LONG}") for question in QUESTIONS]
+
+
+def story(last=LAST, plan=LONG_PLAN, **record):
+    evidence = Evidence("learner", 1, "n2", 3, None, last, "FAILED", "NonZeroExitCode")
+    verdict = Verdict(3, "4711", State.FAILED, LONG, kind="user_error", evidence=evidence,
+                      action=Action(Next.STOP, LONG))  # fmt: skip
+    order = Ordered("digits-abcdefgh", 1, State.TRAINING, {"learning_rate": 0.1}, save=False)
+    states = (State.TRAINING, State.FAILED, State.TRAINING)
+    learners = [process("learner", rank, "n1", state) for rank, state in enumerate(states)]
+    waits = record.get("state") is State.PENDING
+    return make_details(
+        plan=plan, verdict=None if waits else verdict, learners=[] if waits else learners,
+        orders=[order], insight=Insight(ANSWERS, left=TimeLeft(600.0, 660.0, 720.0)),
+        record={**RECORD, **record},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_it_fits_a_screen_whatever_there_is_to_tell(on_terminal, columns):
+    lines = on_terminal(lambda: print_story(story()), columns).splitlines()
+    assert len(lines) <= 23
+    assert max(map(len, lines)) <= columns
+    text = "\n".join(lines)
+    for told in ("FAILED on mycluster, attempt 3, job 4711", "40 %  epoch 3/8  step 120",
+                 "2 TRAINING, 1 FAILED", "checkpoint?", "line 39",
+                 "dlctl resume digits-abcdefgh", "dlctl show digits-abcdefgh --all",
+                 "/lustre/home/me/dl/jobs/digits-abcdefgh"):  # fmt: skip
+        assert told in text, told
+    assert "\x1b" not in text
+
+
+def test_at_40_columns_no_line_is_wider_but_the_hint(on_terminal):
+    last = ["\x1b[31mred\x1b[0m \x1b]0;title\x07" + "漢" * 40]
+    screen = on_terminal(lambda: print_story(story(last)), 40)
+    wide = [line for line in screen.splitlines() if width_of(line) > 40]
+    assert [line for line in wide if not line.startswith("  hint: ")] == []
+    assert "  red \\x1b]0;title\\x07漢" in screen
+
+
+def test_a_pipe_gets_whole_sentences(capsys):
+    print_story(story(hint="Continue with: dlctl resume digits-abcdefgh"))
+    printed = capsys.readouterr()
+    assert printed.out.count(LONG.strip()) >= 5
+    assert "  hint: Continue with: dlctl resume" in printed.err  # "next: Continue with: …"
+
+
+def test_it_says_when_a_job_starts_or_ends_once(capsys):
+    waits = "waiting in the queue: other jobs go first (Priority)"
+    print_story(story(state=State.PENDING, started_at=0.0, starts_at=time.time() + 2400,
+                      reason=waits))  # fmt: skip
+    told = capsys.readouterr().out
+    assert "PENDING on mycluster, attempt 3, job 4711; starts at about" in told
+    assert "in 40 min" in told and "why" in told
+    print_story(story(state=State.TRAINING, ended_at=0.0))
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "time left" in each]
+    assert line.split() == ["time", "left", "10", "min", "to", "12", "min"]
+
+
+def test_a_warning_is_not_repeated_by_the_hint(capsys):
+    how = ".gitignore:1 leaves it out. To send it, add the line !/data/ to .dlctlignore."
+    lacks = [f"framework.command:1 names data/x, which is not sent: {how}", "gpu_type is ignored"]
+    hint = f"data/x was not sent with the folder: {how} Then: dlctl resume"
+    print_story(story(plan=replace(LONG_PLAN, not_in_this_version=lacks), hint=hint))
+    printed = " ".join(capsys.readouterr().err.split())
+    assert printed.count("To send it") == 1
+    assert "gpu_type is ignored" in printed
+
+
+def shown(**more):
+    verdict = Verdict(1, "7", State.FAILED, "It failed.", **more)
+    fields = verdict_fields(make_details(verdict=verdict))
+    return {name: text for name, text in fields.items() if text}
+
+
+def test_a_fault_its_evidence_and_the_retry():
+    told = shown(
+        kind=VerdictKind.GPU_ERROR,
+        evidence=Evidence("learner", 1, "n2", 3, None, ["broken"], "RUNNING", ""),
+        action=Action(
+            Next.RETRY, "retry 1 of 3, from the newest checkpoint", 2, "job", exclude=["n2"],
+            memory_factor=1.5, not_before=time.time() + 100,
+        ),
+    )  # fmt: skip
+    assert told["kind"] == "gpu_error"
+    assert told["evidence"] == "learner 1 on n2, exit code 3; the scheduler says RUNNING"
+    assert told["next"].startswith(
+        "attempt 2, submitted by the ending job: retry 1 of 3, from the newest checkpoint; "
+        "not on n2; with 1.5 times the memory; in "
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, {}),
+        ({"evidence": Evidence(scheduler_state="TIMEOUT", scheduler_reason="TimeLimit")},
+         {"evidence": "the scheduler says TIMEOUT (TimeLimit)"}),
+        ({"evidence": Evidence("learner", 0, "", None, 9)}, {"evidence": "learner 0, signal 9"}),
+        ({"action": Action(Next.STOP, "it would happen again")},
+         {"next": "no attempt: it would happen again"}),
+        ({"action": Action(Next.NOTHING, "a person ended it")}, {}),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_left_out(more, told):
+    assert shown(**more) == told
+    assert not any(verdict_fields(make_details(verdict=None)).values())
+
+
+def test_a_chain_is_told_at_submission_and_later(capsys):
+    plan = make_plan(time_s=4 * 3600)
+    plan = replace(plan, batch=replace(plan.batch, partition="short"))
+    _say_links(plan, Shown())
+    _say_links(replace(plan, lifecycle=Lifecycle(links=1)), Shown())
+    assert capsys.readouterr().err == ""
+    chain = replace(plan, lifecycle=Lifecycle(links=85))
+    _say_links(chain, Shown())
+    said = " ".join(capsys.readouterr().err.split())
+    assert said == (
+        "the partition short allows 4h a job: a chain of about 85 jobs, the next one "
+        "submitted by the ending job"
+    )
+    assert _asked(chain).endswith("4h in each of about 85 jobs")
+    assert _asked(plan).endswith("at most 4h")

@@ -1,6 +1,5 @@
 """The job directory's records: whole, versioned, understood by older and newer readers."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -36,17 +35,8 @@ def test_a_record_comes_back_as_it_was(record):
     assert json.loads(text)["schema_version"] == contract.SCHEMA_VERSION
     assert contract.from_json(type(record), text) == record
     assert contract.from_json(type(record), text.encode()) == record
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
-def test_fields_of_a_newer_version_are_ignored(record):
-    values = json.loads(contract.to_json(record)) | {"of_the_future": [1]}
-    assert contract.from_json(type(record), json.dumps(values)) == record
-
-
-def test_fields_that_an_older_version_lacks_get_their_default():
-    assert contract.from_json(Verdict, '{"attempt": 1, "job_id": "7", "state": "HALTED",'
-                              ' "reason": "r"}') == Verdict(1, "7", State.HALTED, "r")  # fmt: skip
+    newer = json.loads(text) | {"of_the_future": [1]}
+    assert contract.from_json(type(record), json.dumps(newer)) == record
 
 
 @pytest.mark.parametrize(("text", "seen"), [
@@ -74,10 +64,7 @@ def test_a_file_name_that_is_no_utf8_survives(tmp_path):
     index = contract.ResultsIndex([contract.ResultFile(os.fsdecode(b"caf\xe9"), 1, "")])
     contract.write_whole(tmp_path / "i", contract.to_json(index))
     assert contract.read_record(contract.ResultsIndex, tmp_path / "i") == index
-
-
-def test_a_file_that_is_not_there_is_none(tmp_path):
-    assert contract.read_record(Verdict, tmp_path / "verdict.json") is None
+    assert contract.read_record(Verdict, tmp_path / "verdict.json") is None, "it is not there"
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -120,16 +107,6 @@ def test_a_job_directory_that_somebody_has_removed_is_not_made_again(tmp_path):
     assert not job_dir.exists()
 
 
-def test_a_plan_is_frozen_through_and_through():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        plan_of().resources.learners = 3
-
-
-def test_final_states():
-    final = {State.COMPLETED, State.FAILED, State.HALTED, State.CANCELLED}
-    assert {state for state in State if state.final} == final
-
-
 @pytest.mark.unmeasured
 def test_the_contract_imports_the_standard_library_only():
     code = "import sys, dlctl.contract; print(*{m.split('.')[0] for m in sys.modules})"
@@ -156,7 +133,7 @@ def test_a_line_of_metrics_comes_back_as_it_was_written(step, epoch, values):
     assert parse_line(line.encode().decode()) == line
 
 
-def test_a_time_that_no_float_can_hold_is_none() -> None:
+def test_a_time_that_no_float_can_hold_is_none():
     line = parse_line('{"step": 1, "time": 1' + "0" * 400 + ', "loss": 2.0}')
     assert line is not None and (line.time, line.values) == (None, {"loss": 2.0})
     assert line.encode().count(b"\n") == 1
@@ -168,11 +145,6 @@ def test_a_time_that_no_float_can_hold_is_none() -> None:
 )
 def test_an_invalid_line_of_metrics_is_none(text):
     assert parse_line(text) is None
-
-
-def test_names_with_a_meaning_of_their_own_are_reserved():
-    assert {"step", "epoch", "time", "loss", "samples_per_s", "restarts"} <= set(metrics.RESERVED)
-    assert len(set(metrics.RESERVED)) == len(metrics.RESERVED)
 
 
 def life(state=State.TRAINING, started_at=1.0):

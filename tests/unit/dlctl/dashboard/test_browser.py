@@ -1,12 +1,11 @@
 """The browser is led to the page by a private file, which a snap can read only below its folder."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from synthetic_feed import make_feed
 
 from dlctl.dashboard import serve as browser
 
@@ -16,11 +15,11 @@ URL = "http://127.0.0.1:8000/#/?token=secret"
 class Desktop:
     """A desktop whose default browser is what a test says."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, monkeypatch):
         self.home, self.bin, self.snaps = folder / "home", folder / "bin", folder / "snap"
         for each in (self.home, self.bin, self.snaps / "bin"):
             each.mkdir(parents=True)
-        self.files: list[Path] = []
+        self.files = []
         for name, value in (("HOME", self.home), ("PATH", f"{self.bin}:{self.snaps / 'bin'}:/bin"),
                             ("DISPLAY", ":0")):  # fmt: skip
             monkeypatch.setenv(name, str(value))
@@ -28,17 +27,17 @@ class Desktop:
         monkeypatch.setattr(browser, "_SNAPS", self.snaps)
         monkeypatch.setattr("webbrowser.open", self.open)
 
-    def program(self, path: Path, text: str) -> None:
+    def program(self, path, text):
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
-    def default(self, desktop_file: str) -> None:
+    def default(self, desktop_file):
         self.program(
             self.bin / "xdg-settings",
             f'[ "$*" = "get default-web-browser" ] && echo {desktop_file}',
         )  # noqa: E501
 
-    def open(self, url: str) -> None:
+    def open(self, url):
         page = Path(unquote(urlsplit(url).path))
         assert stat.S_IMODE(page.stat().st_mode) == 0o600
         assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
@@ -47,12 +46,12 @@ class Desktop:
 
 
 @pytest.fixture
-def desktop(tmp_path, monkeypatch) -> Desktop:
+def desktop(tmp_path, monkeypatch):
     return Desktop(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("named", ["firefox_firefox.desktop", "firefox.desktop"])
-def test_a_snap_gets_the_file_below_its_own_folder(desktop: Desktop, named: str):
+def test_a_snap_gets_the_file_below_its_own_folder(desktop, named):
     (desktop.snaps / "firefox").mkdir()
     desktop.program(desktop.snaps / "bin/firefox", "true")
     desktop.default(named)
@@ -64,7 +63,7 @@ def test_a_snap_gets_the_file_below_its_own_folder(desktop: Desktop, named: str)
     assert list(common.iterdir()) == []
 
 
-def test_a_snap_without_a_folder_is_not_opened(desktop: Desktop):
+def test_a_snap_without_a_folder_is_not_opened(desktop):
     (desktop.snaps / "firefox").mkdir()
     desktop.default("firefox_firefox.desktop")
     with browser.opened(URL) as problem:
@@ -73,7 +72,7 @@ def test_a_snap_without_a_folder_is_not_opened(desktop: Desktop):
 
 
 @pytest.mark.parametrize("named", ["firefox-esr.desktop", "my_browser.desktop", ""])
-def test_another_browser_reads_the_folder_for_temporary_files(desktop: Desktop, named: str):
+def test_another_browser_reads_the_folder_for_temporary_files(desktop, named):
     desktop.program(desktop.bin / "firefox-esr", "true")
     desktop.default(named)
     with browser.opened(URL) as problem:
@@ -82,9 +81,26 @@ def test_another_browser_reads_the_folder_for_temporary_files(desktop: Desktop, 
     assert not desktop.files[0].exists()
 
 
-def test_without_a_display_nothing_is_opened(desktop: Desktop, monkeypatch):
+def test_without_a_display_nothing_is_opened(desktop, monkeypatch):
     monkeypatch.delenv("DISPLAY")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setattr("sys.platform", "linux")
     with browser.opened(URL) as problem:
         assert problem == "" and desktop.files == []
+
+
+def test_the_server_opens_its_page_by_that_file_because_others_see_its_command(monkeypatch):
+    told, opened = [], []
+
+    def look(way):
+        page = Path(unquote(urlsplit(way).path))
+        opened.append((way, page.read_text()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr("webbrowser.open", look)
+    with pytest.raises(KeyboardInterrupt):
+        browser.serve(make_feed(), 0, "", open_browser=True, tell=told.append, warn=told.append)
+    ((way, text),) = opened
+    token = told[0].partition("token=")[2]
+    assert token and token in text and token not in way

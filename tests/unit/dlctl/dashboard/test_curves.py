@@ -1,12 +1,10 @@
 """Columns, axes and smoothing."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 from login_side import make_record
-from synthetic_feed import HTML, T0, details, resumed, spiked, training
+from synthetic_feed import T0, details, resumed, spiked, training
 
 from dlctl.contract import State
 from dlctl.contract.metrics import MetricsLine, Source
@@ -19,7 +17,7 @@ from dlctl.series.replays import Origin
 LOSS = Key("loop", 0, "", "loss")
 
 
-def of(found: dict, name: str, group: str = "") -> dict:
+def of(found, name, group=""):
     return next(c for c in found["curves"] if c["name"] == name and c["group"] == group)
 
 
@@ -32,7 +30,7 @@ def test_every_spike_of_one_point_is_in_the_columns():
 
 
 @pytest.mark.parametrize("kind", ["step", "epoch", "time"])
-def test_utilisation_lies_where_the_training_was(kind: str):
+def test_utilisation_lies_where_the_training_was(kind):
     found = curves(resumed("a", 1000), Wanted(kind, width=5000))
     for curve in found["curves"]:
         assert curve["x"] == sorted(curve["x"])
@@ -47,7 +45,7 @@ def test_time_counts_from_the_beginning_of_the_first_attempt():
 
 
 @pytest.mark.parametrize(("kind", "place"), [("step", 20), ("time", 29.0)])
-def test_the_end_of_an_attempt_is_drawn_where_the_next_one_goes_on(kind: str, place: float):
+def test_the_end_of_an_attempt_is_drawn_where_the_next_one_goes_on(kind, place):
     """An attempt that reached step 29 was lost; by steps, 21 to 29 are the next attempt's."""
     run = Run("a")
     for attempt, begin in ((1, 0), (2, 20)):
@@ -86,12 +84,6 @@ def test_smoothing_does_not_depend_on_the_window():
     by_step = dict(zip(of(whole, "loss")["x"], of(whole, "loss")["smooth"], strict=True))
     for x, value in zip(of(part, "loss")["x"], of(part, "loss")["smooth"], strict=True):
         assert by_step[x] == value
-
-
-def test_a_name_is_passed_on_as_it_is():
-    run = Run("a")
-    run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, {HTML: 1.0}))
-    assert curves(run, Wanted())["curves"][0]["name"] == HTML
 
 
 def test_a_row_of_a_training_without_metrics():
@@ -140,11 +132,6 @@ def test_only_so_many_curves_are_sent_and_the_rest_is_found_by_name():
     assert found["total"] == 1000 and len(found["curves"]) == 240
     found = curves(run, Wanted(find="layer777"))
     assert [curve["name"] for curve in found["curves"]] == ["layer777/weight"]
-
-
-def test_a_program_that_counts_no_epochs_has_no_curves_by_epoch():
-    run = Run("a")
-    run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, {"loss": 1.0}))
     found = curves(run, Wanted("epoch"))
     assert found["curves"] == [] and "no epochs" in found["problem"]
     assert curves(run, Wanted("step"))["problem"] == ""

@@ -1,15 +1,11 @@
 """The feed of real trainings, over the real local transport."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from dashboard_server import served
@@ -26,7 +22,7 @@ from dlctl.dashboard.feed import Refused, Unknown
 from dlctl.dashboard.live import LiveFeed
 from dlctl.dashboard.report import report
 from dlctl.errors import ConnectionLost
-from dlctl.lifecycle import Session, open_session
+from dlctl.lifecycle import open_session
 from dlctl.outputs.metrics import long_files
 from dlctl.record import Record, RecordStore
 from dlctl.service.verbs import offers
@@ -37,7 +33,7 @@ ONE = "digits-3k9f"
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
+def job(tmp_path):
     folder = tmp_path / "jobs" / ONE
     (folder / "metrics").mkdir(parents=True)
     (folder / "attempts" / "1").mkdir(parents=True)
@@ -46,7 +42,7 @@ def job(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path, job: Path) -> RecordStore:
+def store(tmp_path, job):
     store = RecordStore(tmp_path / "record.db")
     store.add(Record(ONE, "digits", "local", str(tmp_path), str(job), "2026-01-01T10:00:00+00:00",
                      job_id="1", state=State.HALTED))  # fmt: skip
@@ -56,32 +52,32 @@ def store(tmp_path: Path, job: Path) -> RecordStore:
 class Sites:
     """Opens this machine, and counts what is open."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.open = 0
         self.fails = False
 
-    def __call__(self, name: str) -> Session:
+    def __call__(self, name):
         if self.fails:
             raise ConnectionLost("the network is down")
         session = open_session(load_site(name))
         close = session.transport.close
         self.open += 1
 
-        def closed() -> None:
+        def closed():
             self.open -= 1
             close()
 
-        session.transport.close = closed  # type: ignore[method-assign]
+        session.transport.close = closed
         return session
 
 
 @pytest.fixture
-def sites() -> Sites:
+def sites():
     return Sites()
 
 
 @pytest.fixture
-def feed(store: RecordStore, sites: Sites, xdg, monkeypatch) -> Iterator[LiveFeed]:
+def feed(store, sites, xdg, monkeypatch):
     for name, value in xdg.env.items():
         monkeypatch.setenv(name, value)
     feed = LiveFeed(store, sites)
@@ -91,7 +87,7 @@ def feed(store: RecordStore, sites: Sites, xdg, monkeypatch) -> Iterator[LiveFee
     assert not [t.name for t in threading.enumerate() if t.name == "dlctl-local"]
 
 
-def write(job: Path, *steps: int) -> None:
+def write(job, *steps):
     with (job / "metrics" / "1-0.jsonl").open("ab") as file:
         for step in steps:
             file.write(
@@ -99,7 +95,7 @@ def write(job: Path, *steps: int) -> None:
             )
 
 
-def test_metrics_are_read_when_somebody_asks(feed: LiveFeed, job: Path):
+def test_metrics_are_read_when_somebody_asks(feed, job):
     write(job, 1, 2, 3)
     assert feed.trainings()[0]["spark"] == []
     with feed.run(ONE) as run:
@@ -107,9 +103,7 @@ def test_metrics_are_read_when_somebody_asks(feed: LiveFeed, job: Path):
     assert len(feed.trainings()[0]["spark"]) == 3
 
 
-def test_a_search_is_read_as_it_grows_and_kept_when_its_site_is_silent(
-    feed: LiveFeed, job: Path, monkeypatch
-):
+def test_a_search_is_read_as_it_grows_and_kept_when_its_site_is_silent(feed, job, monkeypatch):
     with pytest.raises(Unknown, match="is a training, and no search"):
         feed.search(ONE)
     write_search(job, 20, 12)
@@ -120,7 +114,7 @@ def test_a_search_is_read_as_it_grows_and_kept_when_its_site_is_silent(
     assert feed.search(ONE)["counts"].startswith("20 of 40 ended")
     assert report(feed, [ONE]).count('"searches":{}') == 1, "its plan is not known to be a search"
 
-    def silent(*_: object) -> None:
+    def silent(*_):
         raise ConnectionLost("the network is down")
 
     monkeypatch.setattr("dlctl.search.overview.read_appended", silent)
@@ -152,9 +146,7 @@ def test_no_name_of_a_training_is_more_than_text_in_an_answer(feed, store, job):
     assert HTML not in text and text.count("</script>") == 3
 
 
-def test_a_page_that_looks_hears_of_news(
-    feed: LiveFeed, store: RecordStore, job: Path, wait_until, monkeypatch
-):
+def test_a_page_that_looks_hears_of_news(feed, store, job, wait_until, monkeypatch):
     monkeypatch.setattr("dlctl.live.sites.refresh", lambda _, records, *__: records)
     store.update(replace(store.find(ONE), state=State.TRAINING))
     write(job, 1)
@@ -163,7 +155,7 @@ def test_a_page_that_looks_hears_of_news(
         seen = feed.versions.newest
         write(job, 2)
 
-        def has_the_second_line() -> bool:
+        def has_the_second_line():
             with feed.run(ONE) as run:
                 return run.last_step == 2
 
@@ -171,9 +163,7 @@ def test_a_page_that_looks_hears_of_news(
         assert feed.versions.newest > seen
 
 
-def test_a_page_hears_of_what_another_dlctl_has_found_out(
-    feed: LiveFeed, store: RecordStore, wait_until
-):
+def test_a_page_hears_of_what_another_dlctl_has_found_out(feed, store, wait_until):
     with feed.look([ONE]):
         wait_until(lambda: feed.versions.after(0) == [ONE], what="the first look")
         seen = feed.versions.newest
@@ -182,44 +172,36 @@ def test_a_page_hears_of_what_another_dlctl_has_found_out(
         assert feed.details(ONE)["state"] == "CANCELLED"
 
 
-def test_what_is_not_known_here_is_refused(feed: LiveFeed):
+def test_a_page_is_offered_what_makes_sense_and_the_rest_is_refused_with_the_reason(feed, sites):
+    sites.fails = True
+    found = feed.details(ONE)
+    assert found["state"] == "HALTED", "what is known stays"
+    assert [offer["verb"] for offer in found["offers"]] == ["resume"]
+    offered = [each.verb for each in offers(State.TRAINING)]
+    assert offered == ["save", "tune", "halt", "cancel"] and not offers(State.COMPLETED)
+    for verb, values, said in (
+        ("cancel", {}, "network is down"), ("halt", {}, "there is nothing to halt"),
+        ("tune", {"speed": "2"}, "no setting that can be tuned"),
+        ("tune", {}, "name at least one setting"),
+    ):  # fmt: skip
+        with pytest.raises(Refused, match=said):
+            feed.act(ONE, verb, values)
+        sites.fails = False
     with pytest.raises(Unknown):
         feed.details("nobody")
     with pytest.raises(Unknown), feed.run("nobody"):
         pass
 
 
-def test_an_action_that_makes_no_sense_is_refused_with_the_reason(feed: LiveFeed):
-    with pytest.raises(Refused, match="there is nothing to halt"):
-        feed.act(ONE, "halt", {})
-    with pytest.raises(Refused, match="no setting that can be tuned"):
-        feed.act(ONE, "tune", {"speed": "2"})
-    with pytest.raises(Refused, match="name at least one setting"):
-        feed.act(ONE, "tune", {})
-
-
-def test_a_page_is_offered_what_the_state_allows(feed: LiveFeed):
-    assert [offer["verb"] for offer in feed.details(ONE)["offers"]] == ["resume"]
-    offered = [each.verb for each in offers(State.TRAINING)]
-    assert offered == ["save", "tune", "halt", "cancel"] and not offers(State.COMPLETED)
-
-
-def test_a_site_that_does_not_answer_leaves_what_is_known(feed: LiveFeed, sites: Sites):
-    sites.fails = True
-    assert feed.details(ONE)["state"] == "HALTED"
-    with pytest.raises(Refused, match="network is down"):
-        feed.act(ONE, "cancel", {})
-
-
-def test_the_log_is_read_to_its_end(feed: LiveFeed):
-    async def read() -> list[str]:
+def test_the_log_is_read_to_its_end(feed):
+    async def read():
         return [piece["text"] async for piece in feed.log_pieces(ONE)]
 
     with ThreadPoolExecutor() as other_thread:  # an open browser's loop runs in this one
         assert "".join(other_thread.submit(asyncio.run, read()).result()) == "hello\nthere\n"
 
 
-def test_a_training_is_exported(feed: LiveFeed, job: Path):
+def test_a_training_is_exported(feed, job):
     write(job, 1, 2)
     text = report(feed, [ONE])
     data = text.split('id="report">')[1].split("</script>")[0]
@@ -229,7 +211,7 @@ def test_a_training_is_exported(feed: LiveFeed, job: Path):
     assert "".join(piece["text"] for piece in found["logs"][ONE]) == "hello\nthere\n"
 
 
-def test_only_what_was_asked_for_is_shown(store: RecordStore, sites: Sites, tmp_path: Path):
+def test_only_what_was_asked_for_is_shown(store, sites, tmp_path):
     store.add(Record("other-1a2b", "other", "alps", "", str(tmp_path), "2026-01-02T10:00:00+00:00"))
     for feed in LiveFeed(store, sites, [ONE]), LiveFeed(store, sites, site="local"):
         assert [row["id"] for row in feed.trainings()] == [ONE]

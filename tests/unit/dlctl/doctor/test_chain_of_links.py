@@ -22,6 +22,9 @@ def states(chain):
 
 
 def test_what_hangs_on_a_broken_link_is_skipped_and_says_on_which():
+    def fails():
+        raise AuthError("no key", hint="add one")
+
     told = []
     chain = Chain("x", told.append)
     chain.add("a", "ok", "well\nthen")
@@ -29,34 +32,16 @@ def test_what_hangs_on_a_broken_link_is_skipped_and_says_on_which():
     chain.ask("c", ["a", "b"], lambda: chain.add("c", "ok", "never"))
     chain.ask("d", ["c"], lambda: chain.add("d", "ok", "never"))
     chain.ask("e", ["a"], lambda: chain.add("e", "warn", "hm"))
-    assert states(chain) == {"a": "ok", "b": "broken", "c": "skipped", "d": "skipped", "e": "warn"}
+    chain.ask("f", [], fails)
+    assert states(chain) == {
+        "a": "ok", "b": "broken", "c": "skipped", "d": "skipped", "e": "warn", "f": "broken",
+    }  # fmt: skip
+    assert (chain.links[-1].evidence, chain.links[-1].fix) == ("no key", "add one")
     assert chain.links[0].evidence == "well then"
     assert [link.evidence for link in chain.links[2:4]] == [
         "not tried: b is broken", "not tried: c is skipped",
     ]  # fmt: skip
     assert told == chain.links and {link.site for link in told} == {"x"}
-
-
-def test_an_error_is_a_broken_link_with_its_hint():
-    def fails():
-        raise AuthError("no key", hint="add one")
-
-    chain = Chain()
-    chain.ask("log-in", [], fails)
-    assert (chain.links[0].state, chain.links[0].evidence, chain.links[0].fix) == (
-        "broken", "no key", "add one",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("early", "late", "state", "words"),
-    [(-5, 5, "ok", "agrees"), (3590, 3601, "warn", "60 min behind"),
-     (-3605, -3595, "warn", "60 min ahead of")],
-)  # fmt: skip
-def test_a_clock_is_off_only_if_the_way_cannot_explain_it(early, late, state, words):
-    chain = Chain()
-    add_clock(chain, "clock", "the login node", early, late)
-    assert chain.links[0].state == state and words in chain.links[0].evidence
 
 
 class Fails(LocalTransport):
@@ -135,14 +120,20 @@ def test_a_server_that_says_nothing_a_closed_port_and_an_unknown_name_are_told_a
     assert (found["name"].state, found["tcp"].state) == ("broken", "skipped")
 
 
-@pytest.mark.parametrize(
-    ("lacks", "noise", "state", "words"),
-    [([], b"", "ok", "/bin/csh starts /bin/sh"), (["awk"], b"", "broken", "has no awk"),
-     ([], b"Welcome\nto us", "warn", "prints 13 bytes before each command ('Welcome')")],
-)  # fmt: skip
-def test_what_a_login_shell_prints_and_lacks_is_told(lacks, noise, state, words):
-    chain = Chain()
-    check_shell(chain, {"shell": ["/bin/csh"], "lacks": lacks}, noise)
+@pytest.mark.parametrize(("check", "about", "state", "words"), [
+    (add_clock, ("clock", "the login node", -5, 5), "ok", "agrees"),
+    (add_clock, ("clock", "the login node", 3590, 3601), "warn", "60 min behind"),
+    (add_clock, ("clock", "the login node", -3605, -3595), "warn", "60 min ahead of"),
+    (check_shell, ({"shell": ["/bin/csh"], "lacks": []}, b""), "ok", "/bin/csh starts /bin/sh"),
+    (check_shell, ({"shell": ["/bin/csh"], "lacks": ["awk"]}, b""), "broken", "has no awk"),
+    (check_shell, ({"shell": ["/bin/csh"], "lacks": []}, b"Welcome\nto us"), "warn",
+     "prints 13 bytes before each command ('Welcome')"),
+    *((check_root, (make_site(), {"root": [kib]}), state, words) for kib, state, words in (
+        ("0", "warn", "writable, 0 B free"), ("1073741824", "ok", "free"), ("-", "ok", "writable"),
+    )),
+])  # fmt: skip
+def test_what_is_seen_of_a_clock_a_shell_and_a_root_is_told(check, about, state, words):
+    check(chain := Chain(), *about)
     assert chain.links[0].state == state and words in chain.links[0].evidence
 
 
@@ -157,23 +148,8 @@ def test_a_shell_that_runs_nothing_leaves_the_site_untried():
     }
 
 
-@pytest.mark.parametrize(
-    ("kib", "state", "words"),
-    [("0", "warn", "writable, 0 B free"), ("1073741824", "ok", "free"), ("-", "ok", "writable")],
-)
-def test_a_root_without_room_is_told(kib, state, words):
-    chain = Chain()
-    check_root(chain, make_site(), {"root": [kib]})
-    assert chain.links[0].state == state and words in chain.links[0].evidence
-
-
-def test_a_shell_of_this_machine(server):
-    found = way(server[0], LocalTransport())
-    assert {each.state for each in found.values()} == {"ok"}
-    assert list(found) == ["name", "tcp", "host key", "log-in", "shell", "clock"]
-
-
 def test_a_machine_without_ssh_is_told_what_the_kind_of_the_site_needs(server, monkeypatch):
+    assert {each.state for each in way(server[0], LocalTransport()).values()} == {"ok"}
     monkeypatch.setenv("PATH", "/nonexistent")
     found = way(server[0], LocalTransport(), kind="openssh")
     assert [name for name, each in found.items() if each.state == "broken"] == ["log-in"]

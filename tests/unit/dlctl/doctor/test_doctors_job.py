@@ -1,5 +1,6 @@
-"""What the doctor's job has shown becomes links: each kind of fault breaks its own."""
+"""The doctor's job, each of whose faults breaks a link of its own; its archive for a bug report."""
 
+import tarfile
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,12 @@ from login_side import make_record, make_site
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.doctor.chain import Chain
+from dlctl.doctor.bundle import redact_all, write_bundle
+from dlctl.doctor.chain import Chain, Link
+from dlctl.doctor.examine import Examined
 from dlctl.doctor.judged import Job, check_chaining, judge_job
+from dlctl.errors import ResultsError
+from dlctl.sites.files import save_site
 
 GPUS = "partitions: {debug: {nodes: 4, gpus_per_node: 2, default: true}}\n"
 
@@ -69,16 +74,16 @@ def test_each_fault_breaks_its_own_link(logs, link, words):
 
 
 def test_what_limits_a_site_is_a_warning():
-    logs = [log(clock="4605.0", submit="1 not allowed here"),
+    logs = [log(clock="4605.0", submit="1 not allowed here", namespaces="1 unshare: no"),
             log("n2", home=None, nohome="/home/me")]  # fmt: skip
     found = judged(replace(JOB, logs=logs), GPUS)
     warned = {name for name, link in found.items() if link.state == "warn"}
-    assert warned == {"home of nodes", "gpus of nodes", "clocks of nodes", "chaining"}
+    assert warned == {"home of nodes", "gpus of nodes", "clocks of nodes", "chaining",
+                      "paths of the service"}  # fmt: skip
     assert "60 min ahead of" in found["clocks of nodes"].evidence
     assert "not allowed here" in found["chaining"].evidence
-
-
-def test_gpus_that_compute_are_named():
+    link = found["paths of the service"]
+    assert link.evidence == "n1 allows no user namespaces: unshare: no" and "$DATA_DIR" in link.fix
     found = judged(replace(JOB, logs=[log(gpus="1 NVIDIA H100"), log("n2")]), GPUS)
     assert found["gpus of nodes"].state == "ok"
     assert "n1: 1 NVIDIA H100" in found["gpus of nodes"].evidence
@@ -120,10 +125,59 @@ def test_who_can_start_the_next_attempt_from_a_node(told, state, evidence, fix):
     assert link.fix.startswith(fix)
 
 
-def test_a_node_without_user_namespaces_is_named():
-    said = "unshare: Operation not permitted"
-    found = judged(replace(JOB, logs=[log("n7", namespaces=f"1 {said}"), log("n2")]))
-    link = found["paths of the service"]
-    assert (link.state, link.evidence) == ("warn", f"n7 allows no user namespaces: {said}")
-    assert "$DATA_DIR" in link.fix
-    assert judged(JOB)["paths of the service"].state == "ok"
+# No credential is in the archive, whatever the site's file and the logs hold ----------------------
+
+SITE = """\
+transport: {kind: local}
+root: /r
+scheduler: {kind: local}
+launcher: {kind: mpirun}
+environment:
+  python: /usr/bin/python3
+  pip: [--index-url, 'https://pypi.example.org/simple']  # before: https://me:hunter2@example.org
+  variables:
+    WANDB_API_KEY: hunter2
+    HARMLESS: hunter2 as well
+  setup: ['export TOKEN=hunter2', 'true']
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://me:hunter2@example.org/x", "password: hunter2", 'API_KEY="hunter2"',
+        "export AWS_SECRET_ACCESS_KEY=hunter2", '{"token": "hunter2"}', "Bearer hunter2",
+        "ghp_hunter2hunter2hunter2hunter2", "hf_hunter2hunter2hunter2",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----\nhunter2 cut short", "passphrase = hunter2",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_credential_goes(text):
+    found = redact_all({"a": f"before\n{text}\nafter\n"}, {})["a"]
+    assert "hunter2" not in found and found.startswith("before\n")
+
+
+def test_what_this_shell_calls_a_secret_goes_wherever_it_stands():
+    shell = {"MY_TOKEN": "hunter2", "SSH_AUTH_SOCK": "/tmp/agent", "HOME": "/home/me", "A_KEY": "x"}
+    text = "it said hunter2 at /home/me and /tmp/agent"
+    assert redact_all({"a": text}, shell)["a"] == "it said (removed) at /home/me and /tmp/agent"
+
+
+def test_the_archive_is_private_and_clean(tmp_path, monkeypatch):
+    for name in ("CONFIG", "STATE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    monkeypatch.setenv("MY_TOKEN", "opensesame")
+    save_site("mine", SITE)
+    said = "refused by https://a:hunter2@b/ and opensesame"
+    found = Examined([Link("tcp", "broken", said, "fix it", "mine")])
+    path = write_bundle(tmp_path / "b.tgz", found, "mine", None)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(path) as archive:
+        texts = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}
+    assert set(texts) == {f"dlctl-doctor/{name}" for name in (
+        "versions.json", "doctor.json", "trainings.json", "sites/mine.yml")}  # fmt: skip
+    assert not [n for n, text in texts.items() if "hunter2" in text or "opensesame" in text]
+    site = texts["dlctl-doctor/sites/mine.yml"]
+    assert "WANDB_API_KEY: (removed)" in site and "python: /usr/bin/python3" in site
+    with pytest.raises(ResultsError, match="can't be written"):
+        write_bundle(path, found, "mine", None)

@@ -4,7 +4,6 @@ import os
 import socket
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from recorded_site import recorded
@@ -19,9 +18,7 @@ from dlctl.errors import ConnectError, SiteError
 from dlctl.lifecycle.session import open_session
 from dlctl.site_admin.actions import add_site, parse_target
 from dlctl.site_admin.draft import make_site, site_text
-from dlctl.sites.files import Partition, Site, TransportSettings, load_site, parse_site
-from dlctl.transport import open_transport
-from dlctl.transport.base import Completed
+from dlctl.sites.files import Partition, TransportSettings, load_site, parse_site
 from dlctl.transport.local import LocalTransport
 
 
@@ -29,23 +26,23 @@ class NoConnection:
     name = "me@far:22"
     closed = False
 
-    def start(self, script, **how) -> Completed:
+    def start(self, script, **how):
         raise ConnectError("me@far:22: connection refused", hint="look at the address")
 
-    def is_open(self) -> bool:
+    def is_open(self):
         return True
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
 @pytest.fixture(autouse=True)
-def directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
-def slurm(**scheduler: str) -> Site:
+def slurm(**scheduler):
     keys = "".join(f", {key}: {value}" for key, value in scheduler.items())
     return parse_site(
         "x",
@@ -55,7 +52,7 @@ def slurm(**scheduler: str) -> Site:
     )
 
 
-def local(root: Path, python: str = sys.executable, more: str = "", launcher: str = "") -> Site:
+def local(root, python=sys.executable, more="", launcher=""):
     return parse_site(
         "here",
         f"transport: {{kind: local}}\nroot: {str(root)!r}\nscheduler: {{kind: local}}\n"
@@ -63,43 +60,55 @@ def local(root: Path, python: str = sys.executable, more: str = "", launcher: st
     )
 
 
-def links(check, *about) -> dict[str, Link]:
+def links(check, *about):
     check(chain := Chain(), *about)
     return {link.name: link for link in chain.links}
 
 
-def on_nodes(site: Site) -> dict[str, Link]:
+def on_nodes(site):
     """Return what is found where jobs run; what the site says before is recorded."""
     return links(check_environment, site, recorded().offer, LocalTransport())
 
 
-def test_a_file_that_agrees_with_the_cluster_is_ok():
-    checks = links(check_scheduler, slurm(account="dl"), recorded().offer)
-    assert {check.state for check in checks.values()} == {"ok"}
-    assert checks["slurm"].evidence == "Slurm 22.05.8 in /usr/bin"
-    assert checks["partition debug"].evidence == "4 of 4 nodes usable"
-    assert checks["partitions"].evidence == "the file does not name scavenge"
+ODD = parse_site(
+    "x",
+    "transport: {kind: ssh, host: h}\nroot: /r\nscheduler: {kind: slurm, account: other}\n"
+    "partitions:\n  debug: {cpus_per_node: 64, gpus_per_node: 4}\n  gone: {}\n  scavenge: {}\n"
+    "launcher: {kind: srun}\nenvironment: {}\n",
+)
+FINE, BUSY, AWAY, OFF = (recorded(*name) for name in (
+    [], ["slurm-22.05-busy"], ["slurm-22.05-no-controller"], ["slurm-22.05-off-path"]))  # fmt: skip
+SILENT = replace(AWAY, offer=replace(AWAY.offer, accounting=False))
+FOLDER = "/home/dluser/slurm/bin"
 
 
-def test_each_difference_is_named_with_what_to_do():
-    site = parse_site(
-        "x",
-        "transport: {kind: ssh, host: h}\nroot: /r\n"
-        "scheduler: {kind: slurm, account: other}\n"
-        "partitions:\n  debug: {cpus_per_node: 64, gpus_per_node: 4}\n  gone: {}\n  scavenge: {}\n"
-        "launcher: {kind: srun}\nenvironment: {}\n",
-    )
-    checks = links(check_scheduler, site, recorded("slurm-22.05-busy").offer)
-    assert checks["partition debug"].state == "warn"
-    assert "cpus_per_node 64, the site has 2" in checks["partition debug"].evidence
-    assert "gpus_per_node 4, the site has 2" in checks["partition debug"].evidence
-    assert checks["partition gone"].state == "broken"
-    assert "debug, scavenge" in checks["partition gone"].fix
-    assert (checks["partition scavenge"].state, checks["partition scavenge"].evidence) == (
-        "warn",
-        "is down now",
-    )
-    assert checks["account"].state == "broken" and "dl" in checks["account"].fix
+@pytest.mark.parametrize(("site", "cluster", "link", "state", "evidence", "fix"), [
+    (slurm(account="dl"), FINE, "slurm", "ok", "Slurm 22.05.8 in /usr/bin", ""),
+    (slurm(account="dl"), FINE, "partition debug", "ok", "4 of 4 nodes usable", ""),
+    (slurm(account="dl"), FINE, "partitions", "ok", "the file does not name scavenge", ""),
+    (ODD, BUSY, "partition debug", "warn", "cpus_per_node 64, the site has 2", ""),
+    (ODD, BUSY, "partition debug", "warn", "gpus_per_node 4, the site has 2", ""),
+    (ODD, BUSY, "partition gone", "broken", "", "debug, scavenge"),
+    (ODD, BUSY, "partition scavenge", "warn", "is down now", ""),
+    (ODD, BUSY, "account", "broken", "", "dl"),
+    (slurm(), AWAY, "partitions", "broken", "Unable to contact", ""),
+    (slurm(), AWAY, "account", "skipped", "not tried: partitions is broken", ""),
+    (slurm(), OFF, "slurm", "broken", "", f"set scheduler.path: {FOLDER} in the site's file"),
+    (slurm(path=FOLDER), OFF, "slurm", "ok", "", ""),
+    (slurm(accounting="true"), SILENT, "accounting", "warn", "does not answer", ""),
+])  # fmt: skip
+def test_a_cluster_is_held_against_the_sites_file(site, cluster, link, state, evidence, fix):
+    found = links(check_scheduler, site, cluster.offer)
+    assert found[link].state == state, found[link]
+    assert evidence in found[link].evidence and fix in found[link].fix
+    if cluster is FINE:
+        assert {each.state for each in found.values()} == {"ok"}
+
+
+def test_a_site_without_slurm_has_one_broken_link():
+    none = links(check_scheduler, slurm(), None)
+    assert [name for name, link in none.items() if link.state == "broken"] == ["slurm"]
+    assert "scheduler.path" in none["slurm"].fix
 
 
 def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies_on_it():
@@ -120,25 +129,6 @@ def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies
     text = site_text(site, everywhere)
     assert parse_site("x", text).scheduler.next_attempt == site.scheduler.next_attempt
     assert "next_attempt" not in site_text(make_site("x", found, site.transport), found)
-
-
-def test_slurm_that_is_away_or_off_the_path():
-    away = recorded("slurm-22.05-no-controller")
-    found = links(check_scheduler, slurm(), away.offer)
-    assert "Unable to contact" in found["partitions"].evidence
-    assert found["account"].evidence == "not tried: partitions is broken"
-    off = recorded("slurm-22.05-off-path")
-    check = links(check_scheduler, slurm(), off.offer)["slurm"]
-    assert check.state == "broken"
-    assert check.fix == "set scheduler.path: /home/dluser/slurm/bin in the site's file"
-    there = links(check_scheduler, slurm(path="/home/dluser/slurm/bin"), off.offer)["slurm"]
-    assert there.state == "ok"
-    silent = replace(away, offer=replace(away.offer, accounting=False))
-    accounting = links(check_scheduler, slurm(accounting="true"), silent.offer)["accounting"]
-    assert (accounting.state, accounting.evidence) == ("warn", "does not answer")
-    none = links(check_scheduler, slurm(), None)
-    assert [name for name, link in none.items() if link.state == "broken"] == ["slurm"]
-    assert "scheduler.path" in none["slurm"].fix
 
 
 def test_slurm_is_found_in_the_folder_that_only_the_file_names(tmp_path):
@@ -164,18 +154,6 @@ def test_this_pythons_packages_and_the_root_are_ok(tmp_path):
     assert checks["torch"].evidence.startswith("2.")
     assert "quota" in checks["room"].evidence
     assert list(root.iterdir()) == []
-
-
-def test_a_python_that_lacks_things_and_one_that_is_not_there(tmp_path):
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    bare.chmod(0o755)
-    checks = on_nodes(local(tmp_path / "r", str(bare)))
-    assert checks["torch"].state == "broken"
-    assert "No module named 'torch'" in checks["torch"].evidence
-    assert checks["torch"].fix == "dlctl sites setup here"
-    none = on_nodes(local(tmp_path / "r", "/no/python"))
-    assert none["python"].evidence == "/no/python does not start on the site"
 
 
 def test_few_inodes_and_the_quota_are_told(tmp_path, monkeypatch):
@@ -210,24 +188,6 @@ def test_whether_the_nodes_gpus_can_be_measured(tmp_path, installed):
         assert check.fix == f"on the site: {python} -m pip install nvidia-ml-py"
 
 
-def test_failures_of_the_sites_shell_lines_and_of_modules_differ(tmp_path):
-    module = local(tmp_path, more="  modules: [no-such]\n")
-    assert "no-such" in on_nodes(module)["environment"].evidence
-    ends = local(tmp_path, more="  setup: ['exit 3']\n")
-    check = on_nodes(ends)["environment"]
-    assert "exit code 3" in check.evidence and "environment.setup" in check.fix
-    noisy = local(tmp_path, "/no/python", "  setup: ['echo dlctl-root lies']\n")
-    assert on_nodes(noisy)["root"].evidence.startswith(str(tmp_path))
-
-
-def test_a_root_that_can_not_be_made_and_a_launcher_that_is_away(tmp_path):
-    (tmp_path / "file").write_text("")
-    site = local(tmp_path / "file/root", "/no/python", launcher=", executable: /no/mpirun")
-    checks = on_nodes(site)
-    assert checks["root"].state == "broken" and "set root" in checks["root"].fix
-    assert checks["launcher"].state == "warn"
-
-
 def test_a_site_that_does_not_answer(tmp_path, monkeypatch):
     monkeypatch.setattr("dlctl.lifecycle.session.open_transport", lambda *_: NoConnection())
     monkeypatch.setattr("dlctl.doctor.examine.load_site", lambda _: slurm())
@@ -251,56 +211,15 @@ def test_the_agent_is_asked(tmp_path, monkeypatch):
     assert links(check_machine)["ssh client"].state == "warn"
 
 
-def test_add_asks_this_machine_and_refuses_to_overwrite(tmp_path):
-    here, root = TransportSettings(kind="local"), str(tmp_path / "root")
-    added = add_site("mine", here, root=root, alone=True)
-    assert load_site("mine").scheduler.kind == "local"
-    assert (
-        (added.root, added.scheduler) == (load_site("mine").root, "not used") == (root, "not used")
-    )
-    with pytest.raises(SiteError, match="already exists"):
-        add_site("mine", here)
-    forced = add_site("mine", here, root="/other", alone=True, force=True)
-    assert load_site("mine").root == forced.root == "/other"
-    with pytest.raises(SiteError, match="absolute"):
-        add_site("two", here, root="relative", alone=True)
-
-
-def test_targets():
-    settings = parse_target("alice@login.example.org", 2222)
-    assert (settings.user, settings.host, settings.port) == ("alice", "login.example.org", 2222)
-    assert parse_target("alias").user is None
-    assert parse_target("local").kind == "local"
-    for text in ("", "alice@", "-oProxyCommand=x"):
-        with pytest.raises(SiteError, match="names no host"):
-            parse_target(text)
-
-
 def test_the_commands_print_and_fail_as_documented(run, tmp_path):
-    assert '"name": "local"' in run("sites", "list", "--json").stdout
     assert "kind: local" in run("sites", "show", "local").stdout
-    assert '"transport"' in run("sites", "show", "slurm-example", "--json").stdout
-    added = run(
-        "sites", "add", "mine", "local", "--without-slurm", "--root", str(tmp_path / "r"), "--json"
-    )
+    root = str(tmp_path / "r")
+    added = run("sites", "add", "mine", "local", "--without-slurm", "--root", root, "--json")
     assert added.exit_code == 0 and '"site": "mine"' in added.stdout
     checked = run("doctor", "mine", "--json")
     assert checked.exit_code == 4 and "environment.python is not set" in checked.stdout
     assert run("sites", "remove", "mine").stdout.startswith("removed ")
     assert isinstance(run("sites", "show", "mine").exception, SiteError)
-    for command in ("list", "show", "add", "remove", "setup"):
-        assert "Example: dlctl sites " + command in run("sites", command, "--help").stdout
-
-
-def test_a_check_makes_no_root_that_submissions_refuse(tmp_path):
-    """With the umask 002 of many sites, others could write to the root that the check made."""
-    before = os.umask(0)
-    try:
-        site = local(tmp_path / "root", python="/no/python")
-        LocalTransport().run(node_script(site))
-    finally:
-        os.umask(before)
-    assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
 
 
 def test_an_environment_without_its_python_is_named(tmp_path):
@@ -315,17 +234,60 @@ def test_an_environment_without_its_python_is_named(tmp_path):
         assert (check.state, check.evidence) == (state, evidence)
 
 
-def test_the_name_of_the_mpi_library_is_short(tmp_path):
-    """Who built Open MPI, and when, filled the table beyond the width of a terminal."""
-    python = make_node_python(tmp_path)
-    end = LocalTransport().run(node_script(local(tmp_path / "root", python=str(python))))
+def test_each_fault_of_a_site_is_named_with_what_to_do(tmp_path):
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    (tmp_path / "file").write_text("")
+    root, none = tmp_path / "r", "/no/python"
+    for site, link, state, evidence, fix in (
+        (local(root, str(bare)), "torch", "broken", "No module named 'torch'",
+         "dlctl sites setup here"),
+        (local(root, none), "python", "broken", "/no/python does not start on the site", ""),
+        (local(root, more="  modules: [no-such]\n"), "environment", "broken", "no-such", ""),
+        (local(root, more="  setup: ['exit 3']\n"), "environment", "broken", "exit code 3",
+         "environment.setup"),
+        (local(root, none, "  setup: ['echo dlctl-root lies']\n"), "root", "ok", str(root), ""),
+        (local(tmp_path / "file/root", none), "root", "broken", "", "set root"),
+        (local(root, none, launcher=", executable: /no/mpirun"), "launcher", "warn", "", ""),
+    ):  # fmt: skip
+        check = on_nodes(site)[link]
+        assert check.state == state and evidence in check.evidence and fix in check.fix, check
+
+
+def test_the_script_of_the_nodes_makes_a_root_that_submissions_take(tmp_path):
+    """With the umask 002 of many sites, others could write to the root that the check made; who
+    built Open MPI, and when, filled the table beyond the width of a terminal."""
+    before = os.umask(0)
+    try:
+        site = local(tmp_path / "root", python=str(make_node_python(tmp_path)))
+        end = LocalTransport().run(node_script(site))
+    finally:
+        os.umask(before)
     assert "mpi tiny MPI\n" in end.text
-
-
-def test_the_scripts_pass_shellcheck(tmp_path):
+    assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
     script = node_script(local(tmp_path, more="  modules: [m]\n  container: apptainer exec i\n"))
-    inner = script.split("DLCTL_SCRIPT_ENDS_HERE")[1].partition("\n")[2]
-    for text in (script, inner):
-        check_script(text)
-    assert os.environ["XDG_CONFIG_HOME"].startswith(str(tmp_path))
-    assert open_transport(TransportSettings(kind="local")).name == "this machine"
+    check_script(script)
+    check_script(script.split("DLCTL_SCRIPT_ENDS_HERE")[1].partition("\n")[2])
+
+
+def test_add_asks_this_machine_and_refuses_to_overwrite(tmp_path):
+    here, root = TransportSettings(kind="local"), str(tmp_path / "root")
+    added = add_site("mine", here, root=root, alone=True)
+    found = load_site("mine")
+    assert (found.scheduler.kind, found.root, added.root, added.scheduler) == (
+        "local", root, root, "not used",
+    )  # fmt: skip
+    forced = add_site("mine", here, root="/other", alone=True, force=True)
+    assert load_site("mine").root == forced.root == "/other"
+    for wrong, said in (
+        (lambda: add_site("mine", here), "already exists"),
+        (lambda: add_site("two", here, root="relative", alone=True), "absolute"),
+        *((lambda text=text: parse_target(text), "names no host")
+          for text in ("", "alice@", "-oProxyCommand=x")),
+    ):  # fmt: skip
+        with pytest.raises(SiteError, match=said):
+            wrong()
+    settings = parse_target("alice@login.example.org", 2222)
+    assert (settings.user, settings.host, settings.port) == ("alice", "login.example.org", 2222)
+    assert (parse_target("alias").user, parse_target("local").kind) == (None, "local")

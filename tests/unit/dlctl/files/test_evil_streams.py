@@ -1,30 +1,43 @@
-"""Sites whose links, names and broken-off streams would lead a file out of the target folder."""
+"""Sites whose links, names and streams would lead files out of the folder, or into one place."""
 
+import errno
+import fcntl
 import hashlib
 import io
+import itertools
 import os
+import subprocess
+import sys
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 import pytest
 
+from dlctl.contract.ground.digests import sha256_of
 from dlctl.errors import TransferError
-from dlctl.files import small
+from dlctl.files import small, target
 from dlctl.files.download import download
 from dlctl.files.large import CHUNK_BYTES, Partial, bring
-from dlctl.files.listing import SiteFile, list_files
+from dlctl.files.listing import SiteFile, list_files, path_of
+from dlctl.files.site_folders import last_telling_line
+from dlctl.files.small_files import read_files, write_file
 from dlctl.files.target import PARTIAL
 from dlctl.transport import Completed
 from dlctl.transport.local import LocalTransport
 
 
 def archive_of(*members):
-    """Return an archive; a member is a name with its content, or with its link as a Path."""
+    """Return an archive; a member is a name with its content, or with its link as a Path, or with
+    the type and the link of something else."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in members:
             info = tarfile.TarInfo(name)
-            if isinstance(content, Path):
+            if isinstance(content, tuple):
+                info.type, info.linkname = content
+                archive.addfile(info)
+            elif isinstance(content, Path):
                 info.type, info.linkname = tarfile.SYMTYPE, str(content)
                 archive.addfile(info)
             else:
@@ -50,14 +63,14 @@ class Evil:
             for name, content in members
         )  # fmt: skip
         self._streams = list(streams)
-        self._is_whole = True
+        self._is_whole, self.killed = True, False
 
     def run(self, script, **more):
         return Completed(0, self._listing, b"")
 
     def start(self, script, **more):
         self._mark = script.partition("%s %s\\n' ")[2].partition(" ")[0]
-        content, self._is_whole = self._streams.pop(0)
+        content, self._is_whole = self._streams.pop(0) if self._streams else (b"", True)
         self.stdout = io.BytesIO(content)
         return self
 
@@ -65,7 +78,83 @@ class Evil:
         return Completed(0, b"", f"\n{self._mark} \n".encode() if self._is_whole else b"")
 
     def kill(self):
-        pass
+        self.killed = True
+
+
+def sends(content):
+    """Return a site that lists the file `f`, and sends this."""
+    return Evil([("f", b"abc")], (content, True))
+
+
+def everything(folder):
+    return sorted(folder.rglob("*"))
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("../f", b""), ("/f", b""), ("other", b""), ("f", (tarfile.CHRTYPE, "")),
+    ("f", (tarfile.FIFOTYPE, "")), ("f", (tarfile.SYMTYPE, "../../etc/passwd")),
+    ("f", (tarfile.SYMTYPE, "/etc/passwd")), ("f", (tarfile.LNKTYPE, "/etc/passwd")),
+])  # fmt: skip
+def test_a_file_that_was_not_requested_is_refused(tmp_path, name, content):
+    site = sends(archive_of((name, content)))
+    with pytest.raises(TransferError, match="refused"):
+        download(site, "base", ["f"], tmp_path / "d")
+    assert site.killed
+    assert everything(tmp_path) == [tmp_path / "d"]
+
+
+@pytest.mark.parametrize("content", [
+    *(archive_of(("f", b"abc"))[:cut] for cut in (0, 100, 513)), b"garbage" * 200,
+], ids=["nothing", "half a head", "a head", "noise"])  # fmt: skip
+def test_a_stream_that_is_cut_short_leaves_nothing(tmp_path, content):
+    with pytest.raises(TransferError, match=r"did not arrive|damaged"):
+        download(sends(content), "base", ["f"], tmp_path / "d")
+    assert everything(tmp_path) == [tmp_path / "d"]
+
+
+@pytest.mark.parametrize(("number", "said", "hint"), [
+    (errno.ENOSPC, "the disk here is full", "df -h {}/d"),
+    (errno.EACCES, "d/f: Permission denied", "ls -ld {}/d"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_placed_here_is_one_sentence(
+    tmp_path, monkeypatch, number, said, hint
+):
+    dead = tmp_path / "d/.dlctl-download.999999999.abc"
+    dead.mkdir(parents=True)
+
+    def refuse(self, target):
+        raise OSError(number, os.strerror(number), str(self), None, str(target))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(TransferError, match=said) as caught:
+        download(sends(archive_of(("./f", b"abc"))), "base", ["f"], tmp_path / "d")
+    assert hint.format(tmp_path) in caught.value.hint
+    assert everything(tmp_path) == [tmp_path / "d"], "nor what a dead download left"
+
+
+def test_an_answer_without_its_frame_is_refused():
+    short = SimpleNamespace(name="evil", run=lambda *_, **__: Completed(0, b"ycontent", b""))
+    with pytest.raises(TransferError, match="cut short"):
+        read_files(short, ["x"])
+
+
+def test_a_file_whose_content_was_cut_short_leaves_the_old_one(tmp_path):
+    """A connection that was lost looks like the end of the input."""
+
+    class Cuts(LocalTransport):
+        def run(self, script, *, stdin=b"", **options):
+            return super().run(script, stdin=stdin[:-1], **options)
+
+    (tmp_path / "f").write_text("old")
+    with pytest.raises(TransferError, match="was cut short"):
+        write_file(Cuts(), str(tmp_path / "f"), b"new content")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_the_last_informative_line_of_tar_is_shown():
+    said = "tar: a: Cannot open\ntar: Exiting with failure status due to previous errors\n"
+    assert last_telling_line(said) == "tar: a: Cannot open"
+    assert last_telling_line("") == ""
 
 
 def leading_out(folder):
@@ -183,3 +272,159 @@ def test_the_name_of_a_large_file_is_no_word_of_the_shells(tmp_path):
     paths = download(LocalTransport(), str(tmp_path / "site"), [name], tmp_path / "here")
     assert [path.read_bytes() for path in paths] == [content]
     assert [path.name for path in (tmp_path / "site").iterdir()] == [name]
+
+
+# Names, and the folder here ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../../up", "..", ".", "./", ""])
+def test_a_name_never_leaves_the_folder(tmp_path, name):
+    """Neither one that the site lists, nor one that is asked for."""
+    small, large = (f"f{name}\0s{size} 644 1 then then\n\0" for size in (3, 50_000_000))
+    lies = [("small", small, "f"), ("large", large, "f"), ("link", f"l{name}\0", "f")]
+    for kind, listing, asked in [*lies, ("asked for", "", name)]:
+        site = Evil([])
+        site._listing, site.start = listing.encode(), None  # nothing is to be asked for
+        with pytest.raises(TransferError) as told:
+            download(site, "base", [asked], tmp_path / "d")
+            pytest.fail(f"downloaded: {kind}")
+        assert "is not inside the folder" in str(told.value), kind
+    assert not (tmp_path / "up").exists()
+
+
+def fold(name):
+    import unicodedata
+
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def test_names_that_are_one_in_this_folder_do_not_replace_each_other(tmp_path, monkeypatch):
+    """A folder that tells `A` from `a` plays one that does not."""
+    base = tmp_path / "site"
+    names = ("Model.pt", "model.pt", "d/x", "D/y", "caf\u00e9", "cafe\u0301", "other")
+    for name in names:
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        (base / name).write_text(name)
+    monkeypatch.setattr(target, "folding", lambda destination: fold)
+    left_out = []
+    paths = download(
+        LocalTransport(),
+        str(base),
+        list(names),
+        tmp_path / "here",
+        on_left_out=lambda *each: left_out.append(each),
+    )
+    came = [str(path.relative_to(tmp_path / "here")) for path in paths]
+    assert sorted(came) == sorted(["Model.pt", "d/x", "caf\u00e9", "other"])
+    assert dict(left_out)["model.pt"] == "has the name of Model.pt in this folder"
+    assert dict(left_out)["D/y"] == "has the name of d in this folder"
+    with pytest.raises(TransferError, match=r"model.pt has the name of Model.pt"):
+        download(LocalTransport(), str(base), list(names), tmp_path / "there")
+
+
+def test_a_python_whose_names_are_ascii_fetches(tmp_path):
+    """With LC_ALL=POSIX it ended in an internal error."""
+    assert target.folding(tmp_path) is None, "a usual folder tells names apart"
+    assert list(tmp_path.iterdir()) == []
+    command = "from pathlib import Path; from dlctl.files import target; import sys; "
+    command += "print(sys.getfilesystemencoding(), target.folding(Path(sys.argv[1])))"
+    done = subprocess.run(
+        [sys.executable, "-c", command, tmp_path], capture_output=True, text=True,
+        env=os.environ | {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("ascii None\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("kind", ["part", "note"])
+def test_a_link_in_place_of_a_part_is_not_written_through(tmp_path, kind):
+    base, here, outside = tmp_path / "site", tmp_path / "here", tmp_path / "outside"
+    base.mkdir()
+    (base / "big").write_bytes(b"1" * 3_000_000)
+    outside.write_text("mine")
+    stop = RuntimeError()
+
+    def interrupt(done_bytes, total_bytes):
+        if done_bytes:
+            raise stop
+
+    with pytest.raises(RuntimeError):
+        download(LocalTransport(), str(base), ["big"], here, interrupt)
+    for path in (here / PARTIAL).iterdir():
+        if (path.suffix == ".note") == (kind == "note"):
+            path.unlink()
+            path.symlink_to(outside)
+    try:
+        download(LocalTransport(), str(base), ["big"], here)
+    except TransferError:
+        pass
+    else:
+        assert (here / "big").read_bytes() == b"1" * 3_000_000
+    assert outside.read_text() == "mine"
+
+
+def test_the_second_download_into_a_folder_waits_for_the_first(tmp_path):
+    base, here = tmp_path / "site", tmp_path / "here"
+    base.mkdir()
+    here.mkdir()
+    (base / "f").write_text("1")
+    program = (
+        "import sys; from pathlib import Path; from dlctl.files.download import download\n"
+        "from dlctl.transport.local import LocalTransport\n"
+        "download(LocalTransport(), sys.argv[1], ['f'], Path(sys.argv[2]))"
+    )
+    lock = os.open(here, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = subprocess.Popen([sys.executable, "-c", program, str(base), str(here)])
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(1.0)
+        assert not (here / "f").exists()
+    finally:
+        os.close(lock)
+    assert second.wait(60) == 0
+    assert (here / "f").read_text() == "1"
+
+
+def test_a_full_disk_in_mid_file_keeps_what_has_arrived(tmp_path, small_disk):
+    small = small_disk("size=24m")
+    base = tmp_path / "site"
+    base.mkdir()
+    (base / "big").write_bytes(os.urandom(20 << 20))
+    known = {"big": sha256_of(base / "big")}
+    filler = small / "filler"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, "check_room", lambda *_: None)
+        patch.setattr("dlctl.files.download.check_room", lambda *_: None)
+        filler.write_bytes(bytes(8 << 20))
+        with pytest.raises(TransferError, match="the disk here is full") as caught:
+            download(LocalTransport(), str(base), known, small / "here")
+    assert "what has arrived is not sent twice" in caught.value.hint
+    with pytest.raises(TransferError, match="free, and"):
+        download(LocalTransport(), str(base), known, small / "here")
+    filler.unlink()
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, "_SPARE_BYTES", 0)
+        download(LocalTransport(), str(base), known, small / "here", lambda *n: seen.append(n))
+    assert seen[0][0] >= 14 << 20
+    assert (small / "here/big").read_bytes() == (base / "big").read_bytes()
+
+
+def test_leftovers_of_other_kinds_stay(tmp_path):
+    (tmp_path / "d" / PARTIAL).mkdir(parents=True)
+    old, new = (tmp_path / "d" / PARTIAL / name for name in ("old", "new"))
+    for path in (old, new):
+        path.write_text("")
+    os.utime(old, (1, 1))
+    (tmp_path / "f").write_text("x")
+    download(LocalTransport(), str(tmp_path), ["f"], tmp_path / "d")
+    assert not old.exists()
+    assert new.exists()
+    assert Path(tmp_path, "d/f").read_text() == "x"
+
+
+def test_a_path_of_the_site_is_what_pathlib_makes_of_it():
+    for length in range(1, 7):
+        for letters in itertools.product("./a", repeat=length):
+            text = "".join(letters)
+            assert path_of(text) == str(PurePosixPath(text))

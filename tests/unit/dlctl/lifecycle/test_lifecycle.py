@@ -6,22 +6,34 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from login_side import BadTransport, fail_newest, look, run_everything, run_script, send
+from login_side import (
+    BadTransport,
+    Overtaken,
+    cancel,
+    fail_newest,
+    go_on,
+    halt,
+    look,
+    run_everything,
+    run_script,
+    send,
+)
 
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
-from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
+from dlctl.lifecycle import delete, refresh, submit
 from dlctl.lifecycle.many import ask_all
 from dlctl.record import RecordStore, file
 from dlctl.transport.streams import SessionRefused
 from learner.system.segments import segment_folder
 
 
-def go_on(scene, session=None):
-    record = scene.store.all()[0]
-    rebuild = lambda r: scene.request(r.training_id)  # noqa: E731
-    return resume(session or scene.session, record, scene.store, rebuild)
+def assert_completed(scene):
+    """Run every job of the queue: one of them has trained."""
+    run_everything(scene)
+    assert look(scene).state is State.COMPLETED
+    assert len(scene.ran()) == 1
 
 
 def test_very_many_trainings_cost_one_script_and_one_transaction(scene, monkeypatch):
@@ -36,18 +48,6 @@ def test_very_many_trainings_cost_one_script_and_one_transaction(scene, monkeypa
     assert (transport.calls, len(written)) == (1, 1)
 
 
-def test_from_submission_to_the_end(scene):
-    record = send(scene)
-    assert (record.state, record.job_id) == (State.PENDING, "1")
-    run_everything(scene)
-    assert look(scene).state is State.COMPLETED
-    assert scene.ran() == [f"{record.training_id} 1"]
-    with pytest.raises(RecordError, match="nothing to resume"):
-        go_on(scene)
-    with pytest.raises(RecordError, match="nothing to cancel"):
-        cancel(scene.session, record, scene.store)
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_a_submission_that_was_cut_off_runs_once(scene, call, when):
@@ -56,14 +56,18 @@ def test_a_submission_that_was_cut_off_runs_once(scene, call, when):
     if not scene.store.all():  # nothing was done yet, and no trace is left
         assert (call, scene.scheduler.jobs()) == (1, {})
         return
+    if (call, when) == (2, "before"):  # one that never arrived can be deleted
+        delete(scene.session, scene.store.all()[0], scene.store)
+        assert scene.store.all() == []
+        return
     known = look(scene)
     assert known.state in (State.QUEUED, State.PENDING)
     if known.state is State.QUEUED:
         assert f"dlctl resume {known.training_id}" in known.hint
         go_on(scene)
-    run_everything(scene)
-    assert look(scene).state is State.COMPLETED
-    assert len(scene.ran()) == 1
+    assert_completed(scene)
+    with pytest.raises(RecordError, match="nothing to resume: .* is COMPLETED"):
+        go_on(scene)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -73,93 +77,34 @@ def test_a_resumption_that_was_cut_off_runs_once(scene, call, when):
         send(scene, BadTransport(3, "before"))
     cut = BadTransport(call, when)
     try:
-        go_on(scene, scene.connect(cut))
+        go_on(scene, cut)
     except DlctlError:
         if look(scene).state is State.QUEUED:
             go_on(scene)
     assert cut.calls >= call
-    run_everything(scene)
-    assert look(scene).state is State.COMPLETED
-    assert len(scene.ran()) == 1
-
-
-def test_a_rehearsal_is_no_training_of_a_folder_and_is_not_resumed(scene):
-    request = scene.request()
-    plan = replace(request.plan, rehearsal=contract.Rehearsal(20))
-    record = submit(scene.session, replace(request, plan=plan), scene.store)
-    assert (record.folder, record.manifest_path) == ("", "")
-    with pytest.raises(RecordError, match="is a rehearsal"):
-        go_on(scene)
-
-
-def test_an_answer_that_was_lost_is_looked_up_and_not_sent_again(scene):
-    scene.scheduler.mode("lost")
-    with pytest.raises(SubmitUnknown):
-        send(scene)
-    assert look(scene).job_id == "1"
-    with pytest.raises(RecordError, match="nothing to resume"):
-        go_on(scene)
-    assert len(scene.scheduler.jobs()) == 1
-
-
-class NoSession(BadTransport):
-    """Another command has the only session when the scheduler is to be asked."""
-
-    def start(self, script, **options):
-        if "submit.begin" in script and "set -C" in script:
-            raise SessionRefused("no further session")
-        return super().start(script, **options)
+    assert_completed(scene)
 
 
 def test_a_submission_without_a_session_was_not_heard(scene, monkeypatch):
     """It was told as one whose answer was lost."""
+
+    def refuse():
+        raise SessionRefused("no further session")
+
+    def no_session():  # another command has the only one when the scheduler is to be asked
+        return Overtaken(refuse, "submit.begin", "set -C")
+
     monkeypatch.setattr("dlctl.transport.streams._FREE_S", 0.0)
     with pytest.raises(SessionRefused):
-        send(scene, NoSession())
+        send(scene, no_session())
     (record,) = scene.store.all()
     assert record.reason == "the submission was interrupted: no further session"
     request = scene.request(record.training_id)
-    answers = ask_all(scene.connect(NoSession()), [request.plan], [record], scene.store)
+    answers = ask_all(scene.connect(no_session()), [request.plan], [record], scene.store)
     assert [type(each) for each in answers] == [SessionRefused]
     assert look(scene).reason == "the submission was interrupted: no further session"
     assert go_on(scene).state is State.PENDING
-    run_everything(scene)
-    assert len(scene.ran()) == 1
-
-
-def test_the_error_says_why_a_training_cannot_be_resumed_yet(scene, monkeypatch):
-    """Right after `dlctl halt` it still saves."""
-    reason = "is being halted: saving a checkpoint"
-    saves = replace(send(scene), state=State.TRAINING, reason=reason)
-    monkeypatch.setattr("dlctl.lifecycle.resumption.refresh", lambda *_: [saves])
-    with pytest.raises(RecordError, match="is TRAINING: is being halted: saving a checkpoint\n"):
-        go_on(scene)
-
-
-def test_a_job_that_was_lost_never_runs_beside_its_successor(scene):
-    scene.scheduler.mode("lost")
-    with pytest.raises(SubmitUnknown):
-        send(scene)
-    token, _ = scene.scheduler.jobs()[1]
-    scene.scheduler.forget(1)  # the controller hangs: it is not listed
-    scene.scheduler.mode("")
-    second = go_on(scene)
-    assert second.attempt == 2
-    late = run_script(scene.root / "jobs" / second.training_id / "job.sbatch", "1", 99)
-    assert (late.returncode, "nothing to do" in late.stdout) == (0, True)
-    run_everything(scene)
-    assert scene.ran() == [f"{second.training_id} 2"]
-    assert token.endswith(".1")
-
-
-def test_a_job_that_was_taken_for_ended_never_runs_beside_its_successor(scene):
-    """Slurm runs a job again that a node failed, or forgets that it was cancelled."""
-    halt(scene.session, send(scene), scene.store)
-    second = go_on(scene)
-    late = run_script(scene.root / "jobs" / second.training_id / "job.sbatch", "1", 1)
-    assert (late.returncode, "nothing to do" in late.stdout) == (0, True)
-    run_everything(scene)
-    assert scene.ran() == [f"{second.training_id} 2"]
+    assert_completed(scene)
 
 
 def test_a_refusal_is_failed_and_can_be_sent_again(scene):
@@ -175,22 +120,6 @@ def test_a_refusal_is_failed_and_can_be_sent_again(scene):
     assert look(scene).state is State.COMPLETED
 
 
-def test_a_refusal_that_nobody_lived_to_read(scene):
-    scene.scheduler.mode("reject")
-    with pytest.raises(SubmitUnknown):
-        send(scene, BadTransport(3, "after"))
-    assert look(scene).state is State.FAILED
-
-
-def test_a_waiting_job_is_halted_and_resumed(scene):
-    record = halt(scene.session, send(scene), scene.store)
-    assert (record.state, record.reason) == (State.HALTED, "halted before it started")
-    assert scene.scheduler.jobs()[1][1] == "CANCELLED"
-    assert go_on(scene).attempt == 2
-    run_everything(scene)
-    assert look(scene).state is State.COMPLETED
-
-
 @pytest.mark.parametrize(("verb", "state"), [(halt, State.HALTED), (cancel, State.CANCELLED)])
 @pytest.mark.parametrize(("call", "when"), [(2, "before"), (2, "after"), (3, "before")])
 def test_an_interrupted_submission_is_ended_and_taken_up_again(scene, verb, state, call, when):
@@ -199,20 +128,7 @@ def test_an_interrupted_submission_is_ended_and_taken_up_again(scene, verb, stat
     assert verb(scene.session, scene.store.all()[0], scene.store).state is state
     assert look(scene).state is state
     go_on(scene)
-    run_everything(scene)
-    assert look(scene).state is State.COMPLETED
-    assert len(scene.ran()) == 1
-
-
-def test_cancelled_while_it_is_sent_is_never_submitted(scene):
-    class Slow(BadTransport):
-        def start(self, script, **options):
-            if self.calls == 1:  # what happens while the files are on their way
-                cancel(scene.session, scene.store.all()[0], scene.store)
-            return super().start(script, **options)
-
-    assert send(scene, Slow()).state is State.CANCELLED
-    assert scene.scheduler.jobs() == {}
+    assert_completed(scene)
 
 
 def test_cancel_ends_the_job_that_started_meanwhile(scene):
@@ -222,25 +138,15 @@ def test_cancel_ends_the_job_that_started_meanwhile(scene):
     folder = scene.root / "jobs" / scene.store.all()[0].training_id / "attempts/1"
     hidden = (scene.scheduler.folder / "queue/1").rename(scene.root / "hidden")
 
-    class Starts(BadTransport):
-        def start(self, script, **options):
-            if self.calls == 2:  # after the look, before the fence
-                (folder / "job_id").write_text("1\n")
-                hidden.rename(scene.scheduler.folder / "queue/1")
-                scene.scheduler.set_state(1, "RUNNING")
-            return super().start(script, **options)
+    def start():  # after the look, before the fence
+        (folder / "job_id").write_text("1\n")
+        hidden.rename(scene.scheduler.folder / "queue/1")
+        scene.scheduler.set_state(1, "RUNNING")
 
-    record = cancel(scene.connect(Starts()), scene.store.all()[0], scene.store)
+    starts = scene.connect(Overtaken(start, contract.NOBODY))
+    record = cancel(starts, scene.store.all()[0], scene.store)
     assert scene.scheduler.jobs()[1][1] == "CANCELLED"
     assert record.state is State.CANCELLED
-
-
-def test_an_id_that_was_used_again_is_not_ours(scene):
-    record = send(scene)
-    (scene.scheduler.folder / "names/1").write_text("somebody-elses.1")
-    scene.scheduler.set_state(1, "RUNNING")
-    assert look(scene).state is State.PENDING  # just submitted: not believed yet
-    assert record.job_id == "1"
 
 
 def test_a_silent_queue_is_stale(scene):
@@ -250,6 +156,14 @@ def test_a_silent_queue_is_stale(scene):
     assert (known.state, known.stale_since is None) == (State.PENDING, False)
     scene.scheduler.silent = False
     assert look(scene).stale_since is None
+
+
+def test_an_id_that_was_used_again_is_not_ours(scene):
+    record = send(scene)
+    (scene.scheduler.folder / "names/1").write_text("somebody-elses.1")
+    scene.scheduler.set_state(1, "RUNNING")
+    assert look(scene).state is State.PENDING  # just submitted: not believed yet
+    assert record.job_id == "1"
 
 
 def test_delete_frees_what_killed_learners_left_in_shared_memory(scene):
@@ -269,29 +183,27 @@ def test_delete_frees_what_killed_learners_left_in_shared_memory(scene):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_training_that_never_arrived_can_be_deleted(scene):
-    with pytest.raises(DlctlError):
-        send(scene, BadTransport(2))
-    delete(scene.session, scene.store.all()[0], scene.store)
-    assert scene.store.all() == []
+def test_what_cannot_be_resumed_says_why(scene, monkeypatch):
+    request = scene.request()
+    plan = replace(request.plan, rehearsal=contract.Rehearsal(20))
+    record = submit(scene.session, replace(request, plan=plan), scene.store)
+    assert (record.folder, record.manifest_path) == ("", ""), "it is no training of a folder"
+    with pytest.raises(RecordError, match="is a rehearsal"):
+        go_on(scene)
+    scene.store.remove(record.training_id)
+    reason = "is being halted: saving a checkpoint"  # right after `dlctl halt`
+    saves = replace(send(scene), state=State.TRAINING, reason=reason)
+    monkeypatch.setattr("dlctl.lifecycle.resumption.refresh", lambda *_: [saves])
+    with pytest.raises(RecordError, match="is TRAINING: is being halted: saving a checkpoint\n"):
+        go_on(scene)
 
 
 def test_two_resume_at_once_and_one_job_is_made(scene):
     send(scene)
     fail_newest(scene)
-
-    class Beside(BadTransport):
-        done = False
-
-        def start(self, script, **options):
-            if "submit.begin" in script and "set -C" in script and not self.done:
-                self.done = True
-                go_on(scene)
-            return super().start(script, **options)
-
-    assert go_on(scene, scene.connect(Beside())).attempt == 2
-    run_everything(scene)
-    assert len(scene.ran()) == 1
+    beside = Overtaken(lambda: go_on(scene), "submit.begin", "set -C")
+    assert go_on(scene, beside).attempt == 2
+    assert_completed(scene)
 
 
 def test_a_home_that_is_behind_follows_to_the_newest_attempt(scene, tmp_path):
@@ -343,3 +255,40 @@ def test_output_that_a_verdict_could_not_tell_is_looked_up_without_the_queue(sce
     (seen,) = refresh(scene.session, [record], scene.store, silent)
     assert seen.state is State.COMPLETED
     assert seen.made.output == [contract.OutputPlace("model.pt", 1, 7)]
+
+
+@pytest.mark.parametrize("transport", [None, BadTransport(3, "after")])
+def test_a_refusal_is_failed_whoever_reads_it_and_can_be_sent_again(scene, transport):
+    scene.scheduler.mode("reject")
+    with pytest.raises(SubmitUnknown if transport else SubmitRejected):
+        send(scene, transport)
+    known = look(scene)
+    assert (known.state, known.hint) == (State.FAILED, "ask for another")
+    assert "no such partition" in known.reason
+    scene.scheduler.mode("")
+    assert go_on(scene).attempt == 2
+    assert_completed(scene)
+
+
+def test_cancelled_while_it_is_sent_is_never_submitted(scene):
+    sends = Overtaken(lambda: cancel(scene.session, scene.store.all()[0], scene.store), "tar -x")
+    assert send(scene, sends).state is State.CANCELLED
+    assert scene.scheduler.jobs() == {}
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_job_taken_for_lost_or_ended_never_runs_beside_its_successor(scene, is_lost):
+    """Slurm runs a job again that a node failed, or forgets that it was cancelled."""
+    if is_lost:
+        scene.scheduler.mode("lost")
+        with pytest.raises(SubmitUnknown):
+            send(scene)
+        scene.scheduler.forget(1)  # the controller hangs: it is not listed
+        scene.scheduler.mode("")
+    else:
+        halt(scene.session, send(scene), scene.store)
+    second = go_on(scene)
+    late = run_script(scene.root / "jobs" / second.training_id / "job.sbatch", "1", 99)
+    assert (late.returncode, "nothing to do" in late.stdout) == (0, True)
+    run_everything(scene)
+    assert scene.ran() == [f"{second.training_id} 2"]

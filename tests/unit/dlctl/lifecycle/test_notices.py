@@ -45,6 +45,14 @@ class Ended:
         told = Verdict(1, "7", State.FAILED, "Learner 0 failed.", **fields)
         (self.dir / contract.verdict_file(1)).write_text(contract.to_json(told))
 
+    def claim(self, text="", age_s=0.0, name="1-failed.webhook"):
+        """Leave the file of a notice that somebody else was at."""
+        (self.dir / contract.NOTICES).mkdir()
+        file = self.dir / contract.NOTICES / name
+        file.write_text(text)
+        os.utime(file, (time.time() - age_s,) * 2)
+        return file
+
     @property
     def files(self):
         folder = self.dir / contract.NOTICES
@@ -55,52 +63,6 @@ class Ended:
 def session(tmp_path):
     site = make_site(tmp_path, more="webhook_hosts: [127.0.0.1]")
     return Session(site, CountedTransport(), None)
-
-
-def test_an_end_that_nobody_told_is_told_once(tmp_path, session):
-    with webhook() as hook:
-        ended = Ended(tmp_path, hook.url)
-        for _ in range(2):
-            tell(session, [ended.record])
-    assert [each["reason"] for each in hook.got] == ["Learner 0 failed."]
-    assert hook.got[0]["action"] == "all 3 retries have been used"
-    assert ended.files == ["1-failed.webhook"]
-
-
-def test_an_attempt_without_a_verdict_is_told_in_the_schedulers_words(tmp_path, session):
-    with webhook() as hook:
-        tell(session, [Ended(tmp_path, hook.url, verdict=False).record])
-    assert (hook.got[0]["event"], hook.got[0]["reason"]) == ("failed", "a node was lost")
-
-
-def test_what_a_node_could_not_send_is_sent_from_here_and_what_it_claimed_is_not(tmp_path, session):
-    with webhook() as hook:
-        unsent, claimed = Ended(tmp_path, hook.url), Ended(tmp_path, hook.url, 2)
-        for ended, name in ((unsent, "1-failed.webhook.unsent"), (claimed, "1-failed.webhook")):
-            (ended.dir / contract.NOTICES).mkdir()
-            (ended.dir / contract.NOTICES / name).touch()
-        tell(session, [unsent.record, claimed.record])
-    assert [each["training_id"] for each in hook.got] == ["t-1"]
-    assert unsent.files == ["1-failed.webhook"]
-
-
-def test_a_claim_whose_sender_died_is_taken_over_after_minutes(tmp_path, session):
-    with webhook() as hook:
-        for number, (text, age_s) in enumerate(
-            [("claimed by the job at 1", 400), ("claimed by the job at 1", 60),
-             ("sent by the job at 1", 400)], 1
-        ):  # fmt: skip
-            ended = Ended(tmp_path, hook.url, number)
-            (ended.dir / contract.NOTICES).mkdir()
-            file = ended.dir / contract.NOTICES / "1-failed.webhook"
-            file.write_text(text + "\n")
-            os.utime(file, (time.time() - age_s,) * 2)
-            for _ in range(2):
-                tell(session, [ended.record])
-    assert [each["training_id"] for each in hook.got] == ["t-1"]
-    assert (tmp_path / "jobs/t-1" / contract.NOTICES / "1-failed.webhook").read_text() == (
-        "sent by dlctl\n"
-    )
 
 
 def test_what_can_not_be_sent_from_here_either_is_given_back(tmp_path, session, shift):
@@ -180,9 +142,7 @@ def test_a_look_that_took_long_leaves_the_rest_to_the_next(tmp_path, session, mo
 def test_a_notice_that_a_node_was_at_and_could_not_send_is_sent_by_a_later_look(tmp_path, session):
     with webhook() as hook:
         ended = Ended(tmp_path, hook.url)
-        (ended.dir / contract.NOTICES).mkdir()
-        file = ended.dir / contract.NOTICES / "1-failed.webhook"
-        file.write_text("claimed by the job at 1\n")
+        file = ended.claim("claimed by the job at 1\n")
         told = tell(session, [ended.record])
         assert (hook.got, [each.notice_tries for each in told]) == ([], [TRIES])
         file.rename(f"{file}.unsent")
@@ -212,3 +172,39 @@ def test_hundreds_of_ended_trainings_cost_one_question(tmp_path, session):
         records.append(ended.record)
     tell(session, records)
     assert session.transport.calls == 1
+
+
+@pytest.mark.parametrize(("verdict", "reason"), [
+    (True, "Learner 0 failed."), (False, "a node was lost"),  # in the scheduler's words
+])  # fmt: skip
+def test_an_end_that_nobody_told_is_told_once(tmp_path, session, verdict, reason):
+    with webhook() as hook:
+        ended = Ended(tmp_path, hook.url, verdict=verdict)
+        for _ in range(2):
+            tell(session, [ended.record])
+    assert [(each["event"], each["reason"]) for each in hook.got] == [("failed", reason)]
+    if verdict:
+        assert hook.got[0]["action"] == "all 3 retries have been used"
+    assert ended.files == ["1-failed.webhook"]
+
+
+CLAIMED = "claimed by the job at 1\n"
+
+
+@pytest.mark.parametrize(("name", "text", "age_s", "is_sent"), [
+    ("1-failed.webhook.unsent", "", 0, True), ("1-failed.webhook", "", 0, False),
+    ("1-failed.webhook", CLAIMED, 400, True),  # its sender died
+    ("1-failed.webhook", CLAIMED, 60, False),
+    ("1-failed.webhook", "sent by the job at 1\n", 400, False),
+])  # fmt: skip
+def test_what_a_node_could_not_send_is_sent_from_here_and_what_it_claimed_is_not(
+    tmp_path, session, name, text, age_s, is_sent
+):
+    with webhook() as hook:
+        ended = Ended(tmp_path, hook.url)
+        ended.claim(text, age_s, name)
+        for _ in range(2):
+            tell(session, [ended.record])
+    assert len(hook.got) == is_sent and ended.files == ["1-failed.webhook"]
+    if is_sent:
+        assert (ended.dir / "notices/1-failed.webhook").read_text() == "sent by dlctl\n"

@@ -1,15 +1,18 @@
-"""Every way from what is seen to what the user is told."""
+"""Every way from what is seen to what the user is told, and when the queue is asked."""
 
 import itertools
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from login_side import make_record
 
 from dlctl import contract
-from dlctl.contract import Evidence, State, Status, Verdict
+from dlctl.contract import Action, Evidence, Next, State, Status, Verdict
+from dlctl.lifecycle import waiting
 from dlctl.lifecycle.observe import Observation, derive, observe, parse_answer, paths_to_read
+from dlctl.lifecycle.waiting import QueuePace
 from dlctl.scheduler.base import Job, JobState
 
 NOW = 1_800_000_000.0
@@ -34,13 +37,6 @@ def supervisor(age_s=1.0, state=State.TRAINING, **values):
 
 def verdict(state=State.COMPLETED, **values):
     return Verdict(1, "7", state, "All went well.", **values)
-
-
-def test_the_share_of_data_that_has_moved_is_known_while_it_moves():
-    loading = supervisor(state=State.DOWNLOADING, done=0.25)
-    assert derive(record(), seen(job=RUNNING, supervisor=loading), NOW).moved == 0.25
-    trains = supervisor(state=State.TRAINING)
-    assert derive(record(moved=0.25), seen(job=RUNNING, supervisor=trains), NOW).moved is None
 
 
 RUNNING, ENDING = job(JobState.RUNNING), job(JobState.ENDING)
@@ -142,39 +138,6 @@ def test_what_is_seen_gives_the_state(look, known, state, reason):
     assert told.stale_since is None
 
 
-@pytest.mark.parametrize("state", [State.COMPLETED, State.CANCELLED, State.FAILED])
-def test_a_purge_does_not_change_how_a_training_ended(state):
-    known = record(state=state, reason="All went well.")
-    for _ in range(2):  # the second look adds nothing
-        known = derive(known, seen(exists=False), NOW)
-    assert known.state is state
-    assert known.reason == "All went well; its job directory is gone from the site"
-
-
-def test_a_halted_training_without_its_checkpoints_is_lost():
-    known = record(state=State.HALTED)
-    for _ in range(2):  # the second look adds nothing
-        known = derive(known, seen(exists=False), NOW)
-    assert known.state is State.FAILED
-    assert known.reason == "its job directory is gone from the site"
-
-
-@pytest.mark.parametrize(("told", "more"), [
-    ("No PMI on n1 (learner 0).", ""), ("Learner 0 failed.", ""),
-    ("Learner 01 failed.", " (learner 0 on n1)"), ("No PMI.", " (learner 0 on n1)"),
-])  # fmt: skip
-def test_the_learner_at_fault_is_named_once(told, more):
-    evidence = Evidence("learner", 0, "n1", 1, None)
-    look = seen(verdict=Verdict(1, "7", State.FAILED, told, "", evidence))
-    assert derive(record(), look, NOW).reason == told + more
-
-
-def test_a_learner_that_never_began_is_nowhere():
-    evidence = Evidence("learner", 1, "", 233, None)
-    look = seen(verdict=Verdict(1, "7", State.FAILED, "No answer.", "", evidence))
-    assert derive(record(), look, NOW).reason == "No answer. (learner 1)"
-
-
 @pytest.mark.parametrize(("age_s", "hint"), [
     (200, ""), (400, "dlctl cancel t-1; dlctl resume t-1"),
 ])  # fmt: skip
@@ -211,26 +174,12 @@ def test_a_silent_queue_fails_nothing(known):
         assert derive(told, seen(job=RUNNING), NOW + 60).stale_since is None, found
 
 
-def test_a_silent_queue_does_not_hide_a_living_training():
-    look = seen(queue_answered=False, supervisor=supervisor(1))
-    told = derive(record(), look, NOW)
-    assert (told.state, told.stale_since) == (State.TRAINING, None)
-
-
-def test_a_silent_queue_leaves_the_reason_of_an_end():
-    ended = record(state=State.FAILED, reason="a node was lost")
-    told = derive(ended, seen(queue_answered=False), NOW)
-    assert told.reason == "a node was lost"
-
-
 def test_a_record_that_was_just_made_is_not_failed_by_a_poll_beside_it():
     fresh = record(seen_at=0.0, created_at="2027-01-15T08:00:00.000+00:00")  # NOW, in UTC
     assert derive(fresh, seen(claim="7"), NOW + 1) == replace(fresh, job_id="7")
     assert derive(fresh, seen(claim="7"), NOW + 100).state is State.FAILED
-
-
-def test_a_damaged_date_is_old():
-    assert derive(record(seen_at=0.0, created_at="?"), seen(), NOW).state is State.FAILED
+    damaged = replace(fresh, created_at="?")
+    assert derive(damaged, seen(), NOW).state is State.FAILED, "a damaged date is old"
 
 
 def files_of(known, **contents):
@@ -256,6 +205,10 @@ def test_how_far_a_training_has_come_is_read_with_its_state():
     told = seen(verdict=verdict(finished_at=NOW - 5), supervisor=supervisor(started_at=NOW - 60))
     ended = derive(known, told, NOW)
     assert (ended.epoch, ended.loss, ended.ended_at) == (3, 0.25, NOW - 5)
+    loading = supervisor(state=State.DOWNLOADING, done=0.25)
+    assert derive(record(), seen(job=RUNNING, supervisor=loading), NOW).moved == 0.25
+    trains = derive(record(moved=0.25), seen(job=RUNNING, supervisor=supervisor()), NOW)
+    assert trains.moved is None, "the share of the data is known while it moves"
 
 
 def test_files_are_read_into_an_observation():
@@ -269,32 +222,121 @@ def test_files_are_read_into_an_observation():
                         verdict=verdict(), halt_asked=True, goes_on=False)  # fmt: skip
 
 
-def test_nothing_there_is_nothing_seen():
+ENDED_WELL = "All went well; its job directory is gone from the site"
+
+
+@pytest.mark.parametrize(("known", "state", "reason"), [
+    (State.COMPLETED, State.COMPLETED, ENDED_WELL), (State.CANCELLED, State.CANCELLED, ENDED_WELL),
+    (State.FAILED, State.FAILED, ENDED_WELL),
+    (State.HALTED, State.FAILED, "its job directory is gone from the site"),  # and its checkpoints
+])  # fmt: skip
+def test_a_purge_changes_only_how_a_halted_training_ended(known, state, reason):
+    found = record(state=known, reason="All went well.")
+    for _ in range(2):  # the second look adds nothing
+        found = derive(found, seen(exists=False), NOW)
+        assert (found.state, found.reason) == (state, reason)
+
+
+@pytest.mark.parametrize(("told", "host", "more"), [
+    ("No PMI on n1 (learner 0).", "n1", ""), ("Learner 0 failed.", "n1", ""),
+    ("Learner 01 failed.", "n1", " (learner 0 on n1)"), ("No PMI.", "n1", " (learner 0 on n1)"),
+    ("No answer.", "", " (learner 0)"),  # it never began
+])  # fmt: skip
+def test_the_learner_at_fault_is_named_once(told, host, more):
+    evidence = Evidence("learner", 0, host, 1, None)
+    look = seen(verdict=Verdict(1, "7", State.FAILED, told, "", evidence))
+    assert derive(record(), look, NOW).reason == told + more
+
+
+def test_a_silent_queue_hides_neither_a_living_training_nor_the_reason_of_an_end():
+    told = derive(record(), seen(queue_answered=False, supervisor=supervisor(1)), NOW)
+    assert (told.state, told.stale_since) == (State.TRAINING, None)
+    ended = record(state=State.FAILED, reason="a node was lost")
+    assert derive(ended, seen(queue_answered=False), NOW).reason == "a node was lost"
+
+
+def test_files_that_are_missing_damaged_or_our_own_say_nothing():
     known = record()
     assert observe(known, files_of(known), NOW) == Observation(NOW, exists=False)
-
-
-def test_our_own_claim_is_no_job():
-    known = record()
-    look = observe(known, files_of(known, claim=b"nobody\n"), NOW)
-    assert (look.claim, look.fenced) == ("", True)
-
-
-@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b'{"state": "DANCING"}', b"\xff\xfe"])
-def test_a_damaged_file_says_nothing(damaged):
-    known = record()
-    look = observe(known, files_of(known, plan=b"{}", status=damaged, verdict=damaged), NOW)
-    assert (look.supervisor, look.verdict) == (None, None)
-
-
-def test_the_paths_follow_the_attempt():
+    fenced = observe(known, files_of(known, claim=b"nobody\n"), NOW)
+    assert (fenced.claim, fenced.fenced) == ("", True)
+    for damaged in (b"", b"{", b"[]", b'{"state": "DANCING"}', b"\xff\xfe"):
+        look = observe(known, files_of(known, plan=b"{}", status=damaged, verdict=damaged), NOW)
+        assert (look.supervisor, look.verdict) == (None, None), damaged
     assert "/data/dl/jobs/t-1/attempts/3/verdict.json" in paths_to_read(record(attempt=3))
 
 
-@pytest.mark.parametrize("content", [None, b"", b"0", b"0\n1", b"x\ny\nz", b"0\n\nout", b"\n\n\n"])
-def test_an_incomplete_answer_is_none(content):
-    assert parse_answer(content) is None
+@pytest.mark.parametrize(("content", "answer"), [
+    *((each, None) for each in (None, b"", b"0", b"0\n1", b"x\ny\nz", b"0\n\nout", b"\n\n\n")),
+    (b"1\n3\na\nbsbatch: no\n", (1, "a\nb", "sbatch: no\n")),
+])  # fmt: skip
+def test_an_answer_is_cut_by_its_length_and_an_incomplete_one_is_none(content, answer):
+    assert parse_answer(content) == answer
 
 
-def test_an_answer_is_cut_by_its_length():
-    assert parse_answer(b"1\n3\na\nbsbatch: no\n") == (1, "a\nb", "sbatch: no\n")
+# When a client that stays asks the queue: by a clock of the test's own ---------------------------
+
+LIVES = Observation(
+    now=NOW, claim="7", supervisor=Status("supervisor", 0, 1, State.TRAINING, heartbeat_at=NOW)
+)
+LATE = replace(LIVES, now=NOW + 60)
+WAITS = Observation(now=NOW)
+TOLD = replace(LATE, verdict=Verdict(1, "7", State.COMPLETED, "All went well."))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Look every two seconds for so long, and return the seconds at which the queue was asked."""
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    pace = QueuePace()
+
+    def look(shown, state, for_s):
+        records = [replace(make_record(state=state), training_id=name) for name in shown]
+        found, begin = [], clock.now_s
+        while clock.now_s < begin + for_s:
+            if pace.asks(records, shown):
+                found.append(clock.now_s - begin)
+            clock.now_s += 2.0
+        return found
+
+    return look
+
+
+def test_while_jobs_live_the_queue_is_never_asked(asked):
+    assert asked({"t-1": LIVES, "t-2": LIVES}, State.TRAINING, 3600) == []
+
+
+def test_an_end_that_a_verdict_tells_needs_no_queue(asked):
+    assert asked({"t-1": TOLD}, State.COMPLETED, 3600) == []
+
+
+def test_a_late_heartbeat_is_asked_about_at_once_then_every_quarter_of_a_minute(asked):
+    assert asked({"t-1": LIVES}, State.TRAINING, 100) == []
+    assert asked({"t-1": LATE, "t-2": LIVES}, State.TRAINING, 60) == [0, 4, 20, 36, 52]
+
+
+def test_jobs_that_wait_are_asked_about_less_and_less(asked):
+    assert asked({"t-1": WAITS, "t-2": WAITS}, State.PENDING, 300) == [
+        0, 4, 20, 50, 110, 170, 230, 290,
+    ]  # fmt: skip
+
+
+def test_what_changes_is_asked_about_soon_and_what_stays_ended_no_more(asked):
+    asked({"t-1": WAITS}, State.PENDING, 300)
+    assert asked({"t-1": replace(WAITS, claim="7")}, State.PENDING, 10) == [0, 4]
+    assert asked({"t-1": replace(WAITS, claim="7")}, State.FAILED, 600) == []
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        replace(LIVES, exists=False),
+        replace(LIVES, next_begun=True),
+        replace(LIVES, supervisor=replace(LIVES.supervisor, state=State.FAILED)),
+        replace(TOLD, verdict=replace(TOLD.verdict, action=Action(Next.RETRY, "it", 2))),
+    ],
+    ids=["its folder is gone", "another attempt", "the supervisor ends", "it goes on"],
+)
+def test_files_that_prove_nothing_are_no_reason_not_to_ask(asked, shown):
+    assert asked({"t-1": shown}, State.TRAINING, 2) == [0]

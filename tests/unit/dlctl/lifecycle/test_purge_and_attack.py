@@ -6,7 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from login_side import fail_newest, look, planned, run_everything, send
+from login_side import (
+    MANIFEST,
+    Scene,
+    fail_newest,
+    go_on,
+    look,
+    planned,
+    run_everything,
+    send,
+)
 from odd_names import ODD_NAMES, write_odd_names
 
 from dlctl import contract
@@ -15,11 +24,9 @@ from dlctl.doctor.at_site import check_folders
 from dlctl.doctor.chain import Chain
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.site_folders import damaged
-from dlctl.lifecycle import changed_since_sent, resume
-from dlctl.manifest.overrides import Overrides
+from dlctl.lifecycle import changed_since_sent, delete
 from dlctl.outputs.fetch import fetch
 from dlctl.outputs.insight import told_by_site
-from dlctl.request.build import prepare_again
 
 DAY_S = 86400
 
@@ -37,11 +44,6 @@ def checked(scene):
     return {link.name: (link.state, link.evidence) for link in chain.links}
 
 
-def go_on(scene, **asked):
-    return resume(scene.session, scene.store.all()[0], scene.store,
-                  lambda r: prepare_again(r, scene.site), **asked)  # fmt: skip
-
-
 def age(folder, days):
     then = time.time() - days * DAY_S
     for path in folder.rglob("*"):
@@ -51,18 +53,12 @@ def age(folder, days):
 # Purged -------------------------------------------------------------------------------------------
 
 
-def test_what_was_sent_just_now_is_not_old(scene):
-    """Archives with a fixed time: a purge removed plan.json of running jobs."""
+def test_files_of_a_job_that_waits_in_the_queue_are_not_old_once_dlctl_has_asked(scene):
+    """Archives had a fixed time: they were purged while it waited, and it failed at its turn."""
     record = send(scene)
     before = {path for path in scene.root.rglob("*") if path.is_file()}
     purge(scene.root, DAY_S)
     assert {path for path in scene.root.rglob("*") if path.is_file()} == before
-    assert Path(record.job_dir, contract.PLAN).exists()
-
-
-def test_files_of_a_job_that_waits_in_the_queue_are_not_old_once_dlctl_has_asked(scene):
-    """They were purged while it waited, and it failed when its turn came."""
-    record = send(scene)
     result = Path(record.job_dir, contract.results_dir(1), "model.pt")
     result.parent.mkdir(parents=True)
     result.touch()
@@ -97,28 +93,24 @@ def test_results_of_a_training_whose_plan_was_purged_are_fetched(scene, tmp_path
 
 
 def test_a_training_whose_files_were_purged_is_resumed_with_the_folder(scene):
+    (scene.work / "a b").mkdir()
+    (scene.work / "a b/data.txt").write_text("x")
     record = send(scene)
     fail_newest(scene)
     for name in (contract.PLAN, contract.MANIFEST, contract.SCRIPT, "code/train.py"):
         (Path(record.job_dir) / name).unlink()
     with pytest.raises(RecordError, match="can't be found any more"):
         go_on(scene)
-    assert go_on(scene, new_code=True, overrides=Overrides(learners=2)).attempt == 2
+    assert go_on(scene, new_code=True, learners=2).attempt == 2
     assert planned(scene, 2).code_digest
     assert planned(scene, 2).resources.learners == 2
     assert Path(record.job_dir, "code/train.py").read_text() == "print('hi')\n"
-
-
-def test_code_that_was_purged_comes_back_with_the_next_attempt(scene):
-    (scene.work / "a b").mkdir()
-    (scene.work / "a b/data.txt").write_text("x")
-    record = send(scene)
     fail_newest(scene)
     code = Path(record.job_dir, "code")
     (code / "train.py").unlink()
     (code / "a b/data.txt").unlink()
     (code / "written by the program").write_text("stays")
-    go_on(scene)
+    go_on(scene)  # which has the same code
     assert (code / "train.py").read_text() == "print('hi')\n"
     assert (code / "a b/data.txt").read_text() == "x"
     assert (code / "written by the program").exists()
@@ -251,10 +243,10 @@ def test_a_folder_that_its_group_can_write_to_is_told_of_but_not_refused(
     assert checked(scene)["above the root"] == (
         "warn", f"{tmp_path}/project can be written by its group",
     )  # fmt: skip
-
-
-def test_a_root_in_a_home_that_all_can_write_to_is_accepted(scene, tmp_path, monkeypatch):
-    """A container's volume may be such a home; who can replace it needs no root of dlctl's."""
+    scene.root.chmod(0o770)
+    with pytest.raises(RemoteCommandError, match="can be written by other users"):
+        send(scene)
+    # A container's volume may be a home that all can write to; who can replace it needs no root.
     (tmp_path / "volume/home").mkdir(parents=True)
     for folder in (tmp_path / "volume", tmp_path / "volume/home"):
         folder.chmod(0o777)
@@ -262,13 +254,6 @@ def test_a_root_in_a_home_that_all_can_write_to_is_accepted(scene, tmp_path, mon
     move_root(scene, tmp_path / "volume/home/dlctl")
     send(scene)
     assert "above the root" not in checked(scene)
-
-
-def test_a_group_of_the_users_name_that_has_members_may_not_write(scene, tmp_path, monkeypatch):
-    scene.root.chmod(0o770)
-    monkeypatch.setenv("PATH", f"{group_with_members(tmp_path)}:{os.environ['PATH']}")
-    with pytest.raises(RemoteCommandError, match="can be written by other users"):
-        send(scene)
 
 
 def group_with_members(tmp_path):
@@ -302,3 +287,18 @@ def test_only_the_user_reads_what_is_sent_unless_the_site_shares_it(
     assert (code / "run.sh").stat().st_mode & 0o777 == folder_mode
     assert (code / "train.py").stat().st_mode & 0o777 == file_mode
     assert not [p for p in ours if p.stat().st_mode & 0o007]
+
+
+@pytest.mark.parametrize("more", ["", "share: group"])
+def test_the_user_alone_reads_credentials_and_they_go_with_their_training(tmp_path, more):
+    token = "opensesame-1"
+    manifest = f"{MANIFEST}env: {{API_TOKEN: {token}}}\n"
+    scene = Scene(tmp_path, manifest, more=more)
+    record = send(scene)
+    file = scene.root / "secrets" / record.training_id / "API_TOKEN"
+    holders = [p for p in scene.root.rglob("*") if p.is_file() and token.encode() in p.read_bytes()]
+    assert holders == [file]
+    assert file.stat().st_mode & 0o777 == 0o600
+    run_everything(scene)
+    delete(scene.session, record, scene.store)
+    assert not file.parent.exists()

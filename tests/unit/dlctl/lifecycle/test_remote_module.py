@@ -87,51 +87,6 @@ def test_a_container_stands_before_python(runtime):
     assert ask(plan, "x", on_node=True)["x"] == "in it's container"
 
 
-def test_an_error_of_a_remote_module_is_a_results_error(runtime):
-    with pytest.raises(ResultsError) as told:
-        ask(plan_for(runtime), "fault")
-    assert told.value.message == "the model is of another kind"
-    assert told.value.hint == "take another"
-
-
-def test_a_crash_is_one_sentence_and_its_traceback_is_progress(runtime):
-    lines = []
-    with pytest.raises(ResultsError, match="ValueError: no such thing"):
-        ask(plan_for(runtime), "crash", on_line=lines.append)
-    assert any(line.startswith("Traceback") for line in lines)
-
-
-def test_no_answer_is_reported_with_the_last_words(runtime):
-    with pytest.raises(RemoteCommandError, match="exit code 137 and no answer: Killed") as told:
-        ask(plan_for(runtime), "exit")
-    assert "--on-node" in told.value.hint
-
-
-def test_an_older_runtime_lacks_the_module(runtime):
-    with pytest.raises(RemoteCommandError, match="No module named learner.absent") as told:
-        ask(plan_for(runtime), module="learner.absent")
-    assert "older dlctl" in told.value.hint
-
-
-@pytest.mark.parametrize(
-    ("environment", "what"),
-    [
-        ({"python": "/nowhere/python"}, "no Python 3.10 or newer at /nowhere/python"),
-        ({"modules": ["torch/9"]}, "torch/9"),
-    ],
-)
-def test_a_broken_environment_is_named(runtime, environment, what):
-    with pytest.raises(RemoteCommandError, match=what) as told:
-        ask(plan_for(runtime, **environment), "x")
-    assert told.value.hint
-
-
-def test_a_runtime_that_is_gone_is_named(runtime):
-    shutil.rmtree(runtime)
-    with pytest.raises(RemoteCommandError, match="is gone"):
-        ask(plan_for(runtime), "x")
-
-
 def test_by_hand_the_answer_is_plain_json(runtime):
     call = [sys.executable, "-m", "learner.probe", "x"]
     done = subprocess.run(call, cwd=runtime, capture_output=True, text=True, timeout=60)
@@ -154,3 +109,27 @@ def test_slurm_runs_it_where_the_plan_may(runtime):
                    "'--account=it'\"'\"'s'", "'--reservation=r 1'"):  # fmt: skip
         assert option in words, words
     assert "--output" not in words
+
+
+@pytest.mark.parametrize(("argument", "environment", "error", "said", "hint"), [
+    ("fault", {}, ResultsError, "^the model is of another kind", "take another"),
+    ("crash", {}, ResultsError, "ValueError: no such thing", ""),
+    ("exit", {}, RemoteCommandError, "exit code 137 and no answer: Killed", "--on-node"),
+    ("x", {"python": "/nowhere/python"}, RemoteCommandError,
+     "no Python 3.10 or newer at /nowhere/python", "setup"),
+    ("x", {"modules": ["torch/9"]}, RemoteCommandError, "torch/9", ""),
+])  # fmt: skip
+def test_what_goes_wrong_there_is_one_sentence(runtime, argument, environment, error, said, hint):
+    lines = []
+    with pytest.raises(error, match=said) as told:
+        ask(plan_for(runtime, **environment), argument, on_line=lines.append)
+    assert hint in told.value.hint
+    assert any(line.startswith("Traceback") for line in lines) == (argument == "crash")
+
+
+def test_a_runtime_that_is_gone_or_lacks_the_module_is_named(runtime):
+    with pytest.raises(RemoteCommandError, match="No module named learner.absent"):
+        ask(plan_for(runtime), module="learner.absent")
+    shutil.rmtree(runtime)
+    with pytest.raises(RemoteCommandError, match="is gone"):
+        ask(plan_for(runtime), "x")

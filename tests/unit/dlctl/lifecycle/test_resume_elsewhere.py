@@ -1,15 +1,17 @@
 """Another number of learners, other resources: the next attempt has its own plan and script."""
 
 import json
-import re
 from dataclasses import replace
 
 import pytest
 from login_side import (
     MANIFEST,
     BadTransport,
+    Overtaken,
     Scene,
     fail_newest,
+    go_on,
+    halt,
     job_dir,
     look,
     make_record,
@@ -19,13 +21,13 @@ from login_side import (
 )
 
 from dlctl import contract
-from dlctl.errors import DlctlError, ManifestError, PlanError, RecordError, SubmitUnknown
-from dlctl.lifecycle import check_learner, halt, read_plan, resume
+from dlctl.errors import DlctlError, ManifestError, PlanError, RecordError
+from dlctl.lifecycle import check_learner, read_plan
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.outputs.insight import told_by_site
+from dlctl.record import RecordStore
 from dlctl.request.attempts import read_all, read_newest
-from dlctl.request.build import prepare_again
 from dlctl.request.request import pending, remember, submitted_with
 
 LIMITS = "partitions:\n  cpu: {nodes: 3, cpus_per_node: 4, max_time: 2h}\n  big: {nodes: 9}\n"
@@ -42,37 +44,19 @@ def failed(scene):
     fail_newest(scene)
 
 
-def go_on(scene, transport=None, **asked):
-    session = scene.connect(transport) if transport else scene.session
-    return resume(session, scene.store.all()[0], scene.store,
-                  lambda r: prepare_again(r, scene.site), Overrides(**asked))  # fmt: skip
-
-
-def learners_of_script(scene, attempt):
-    text = (job_dir(scene) / contract.script_file(attempt)).read_text()
-    return int(re.search(r"--ntasks=(\d+)", text)[1])
-
-
-def learners_of_manifest(scene, attempt):
-    content = (job_dir(scene) / contract.manifest_file(attempt)).read_bytes()
-    return parse_manifest(content, "stored").learners
-
-
 def assert_fits(scene, attempt, learners):
     """Plan, script and manifest of one attempt say the same, and nothing else was left there."""
-    assert planned(scene, attempt).resources.learners == learners
-    assert learners_of_script(scene, attempt) == learners
-    assert learners_of_manifest(scene, attempt) == learners
-    assert not list((job_dir(scene) / contract.attempt_dir(attempt)).glob(".sent.*"))
-
-
-def snapshot(folder):
-    return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    folder = job_dir(scene)
+    script = (folder / contract.script_file(attempt)).read_text()
+    manifest = parse_manifest((folder / contract.manifest_file(attempt)).read_bytes(), "stored")
+    assert planned(scene, attempt).resources.learners == manifest.learners == learners
+    assert f"--ntasks={learners}\n" in script
+    assert not list((folder / contract.attempt_dir(attempt)).glob(".sent.*"))
 
 
 def test_the_next_attempt_has_other_resources_and_trains_the_same(scene):
     failed(scene)
-    first = snapshot(job_dir(scene))
+    first = contents(job_dir(scene))
     record = go_on(scene, learners=5, memory="3GiB", time="1h", cpus=2, partition="cpu")
     assert record.attempt == 2
     old, new = planned(scene, 1), planned(scene, 2)
@@ -85,7 +69,7 @@ def test_the_next_attempt_has_other_resources_and_trains_the_same(scene):
     for name in ("training_id", "job_dir", "code_digest", "created_at", "framework", "training",
                  "data_stores", "env", "secret_env", "requirements"):  # fmt: skip
         assert getattr(new, name) == getattr(old, name), name
-    now = snapshot(job_dir(scene))
+    now = contents(job_dir(scene))
     assert {path: now[path] for path in first} == first
     run_everything(scene)
     assert scene.ran() == [f"{record.training_id} 2"]
@@ -136,11 +120,11 @@ def assert_told_per_attempt(scene):
 ])  # fmt: skip
 def test_a_request_that_fits_nothing_is_refused_before_anything_changes(scene, asked, error, said):
     failed(scene)
-    before, known = snapshot(scene.root), scene.store.all()[0]
+    before, known = contents(scene.root), scene.store.all()[0]
     with pytest.raises(error, match=said):
         go_on(scene, **asked)
     after = scene.store.all()[0]
-    assert (snapshot(scene.root), replace(after, seen_at=known.seen_at)) == (before, known)
+    assert (contents(scene.root), replace(after, seen_at=known.seen_at)) == (before, known)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -178,64 +162,13 @@ def test_a_site_that_died_between_receipt_and_files_never_runs_that_attempt(scen
     assert [files.attempt for files in read_all(scene.session.transport, record)] == [1, 3]
 
 
-@pytest.mark.parametrize("moment", ["tar -xmof", "submit.begin"])
-def test_two_who_resume_at_once_never_mix_their_plans_and_scripts(scene, moment):
-    failed(scene)
-
-    class Beside(BadTransport):
-        done = False
-
-        def start(self, script, **options):
-            if moment in script and "mkdir" in script and not self.done:
-                self.done = True
-                go_on(scene, learners=3)
-            return super().start(script, **options)
-
-    with pytest.raises(RecordError, match="was first: attempt 2 runs with its resources"):
-        go_on(scene, Beside(), learners=4)
-    assert look(scene).attempt == 2
-    assert_fits(scene, 2, 3)
-    run_everything(scene)
-    assert len(scene.ran()) == 1
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_submission_that_never_arrived_may_ask_for_something_else(scene, when):
-    with pytest.raises(DlctlError):
-        send(scene, BadTransport(2, "before"))
-    with pytest.raises(DlctlError):
-        go_on(scene, BadTransport(5, when), learners=3)
-    go_on(scene)
-    assert_fits(scene, 1, 3)
-    run_everything(scene)
-    assert len(scene.ran()) == 1
-
-
-def test_what_was_sent_and_not_asked_for_yet_may_still_change(scene):
-    with pytest.raises(SubmitUnknown):
-        send(scene, BadTransport(3, "before"))
-    record = go_on(scene, learners=3)
-    assert_fits(scene, record.attempt, 3)
-    run_everything(scene)
-    assert len(scene.ran()) == 1
-
-
 def test_a_waiting_job_is_halted_and_goes_on_with_fewer(scene):
-    halt(scene.session, send(scene), scene.store)
+    record = halt(scene.session, send(scene), scene.store)
+    assert (record.state, record.reason) == (contract.State.HALTED, "halted before it started")
+    assert scene.scheduler.jobs()[1][1] == "CANCELLED"
     assert go_on(scene, learners=1).attempt == 2
     assert planned(scene, 2).launch.kind == "direct"
-    assert learners_of_script(scene, 2) == 1
-
-
-def test_later_attempts_of_the_first_version_ran_by_the_files_before(scene):
-    failed(scene)
-    go_on(scene)
-    fail_newest(scene)
-    for file in (contract.manifest_file, contract.plan_file, contract.script_file):
-        (job_dir(scene) / file(2)).unlink()
-    record = go_on(scene, learners=4)
-    assert [files.attempt for files in read_all(scene.session.transport, record)] == [1, 3]
-    assert_fits(scene, 3, 4)
+    assert_fits(scene, 2, 1)
 
 
 def test_a_plan_that_is_not_understood_is_one_sentence(scene):
@@ -304,3 +237,43 @@ def test_details_have_the_servers_and_where_the_shards_are_now(served):
         ("n1", "FAILED"),
     ]
     assert told.homes.lost_nodes == [1]
+
+
+def contents(folder):
+    return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("asked", [{"learners": 4}, {"new_code": True}])
+@pytest.mark.parametrize("moment", ["tar -xmof", "submit.begin"])
+def test_two_who_resume_at_once_never_mix_their_plans_scripts_and_code(
+    scene, tmp_path, moment, asked
+):
+    failed(scene)
+    elsewhere = RecordStore(tmp_path / "another home.db")
+    elsewhere.add(scene.store.all()[0])
+    (scene.work / "train.py").write_text("print('mended')\n")
+    beside = Overtaken(lambda: go_on(scene, store=elsewhere, learners=3), moment, "mkdir")
+    with pytest.raises(RecordError, match="was first: attempt 2 runs with its resources"):
+        go_on(scene, beside, **asked)
+    assert look(scene).attempt == 2
+    assert_fits(scene, 2, 3)
+    assert (job_dir(scene) / "code/train.py").read_text() == "print('hi')\n"
+    run_everything(scene)
+    assert len(scene.ran()) == 1
+
+
+@pytest.mark.parametrize(("call", "cut"), [
+    (2, BadTransport(5, "before")), (2, BadTransport(5, "after")), (3, None),
+])  # fmt: skip
+def test_a_submission_that_was_not_heard_may_ask_for_something_else(scene, call, cut):
+    with pytest.raises(DlctlError):
+        send(scene, BadTransport(call, "before"))
+    if cut:
+        with pytest.raises(DlctlError):
+            go_on(scene, cut, learners=3)
+        go_on(scene)
+    else:
+        go_on(scene, learners=3)
+    assert_fits(scene, look(scene).attempt, 3)
+    run_everything(scene)
+    assert len(scene.ran()) == 1

@@ -43,15 +43,22 @@ def fast(monkeypatch):
     return naps
 
 
-def test_attempts_and_learners_come_in_order(job):
-    write(job, "slurm.out", b"starts\n")
-    for rank in (10, 2, 0):
-        write(job, f"learner-{rank}.log", b"from %d\n" % rank)
-    write(job, "learner-0.log", b"again\n", attempt=2)
+def test_attempts_servers_and_learners_come_in_order(job, tmp_path):
+    assert list(read(LocalTransport(), LogReader(str(tmp_path / "absent")))) == []
+    for name in ("slurm.out", "learner-10.log", "learner-2.log", "learner-0.log", "server-10.log",
+                 "server-2.log", "server-x.log"):  # fmt: skip
+        write(job, name, b"hello\n")
+    write(job, "learner-0.log", b"again\nkilled he", attempt=2)
     pieces = list(read(LocalTransport(), LogReader(str(job))))
-    assert [(p.attempt, p.source) for p in pieces] == [
-        (1, "job"), (1, "learner-0"), (1, "learner-2"), (1, "learner-10"), (2, "learner-0"),
+    assert list(collected(pieces)) == [
+        (1, "job"), (1, "server-2"), (1, "server-10"), (1, "learner-0"), (1, "learner-2"),
+        (1, "learner-10"), (2, "learner-0"),
     ]  # fmt: skip
+    assert collected(pieces)[2, "learner-0"] == b"again\nkilled he\n", (
+        "a last line may lack its end"
+    )
+    some = collected(read(LocalTransport(), LogReader(str(job), ranks=[0], first_attempt=2)))
+    assert some == {(2, "learner-0"): b"again\nkilled he\n"}
 
 
 def test_an_end_that_the_log_tells_is_asked_for_at_once(job, monkeypatch):
@@ -64,28 +71,6 @@ def test_an_end_that_the_log_tells_is_asked_for_at_once(job, monkeypatch):
     assert list(states) == [], "asked twice"
 
 
-def test_servers_come_between_the_job_and_its_learners(job):
-    for name in ("learner-0.log", "server-10.log", "server-2.log", "slurm.out", "server-x.log"):
-        write(job, name, b"hello\n")
-    pieces = list(read(LocalTransport(), LogReader(str(job))))
-    assert [p.source for p in pieces] == ["job", "server-2", "server-10", "learner-0"]
-    assert [p.source for p in read(LocalTransport(), LogReader(str(job), ranks=[0]))] == [
-        "learner-0"
-    ]  # fmt: skip
-
-
-def test_only_one_learner_and_only_later_attempts(job):
-    for attempt in (1, 2):
-        for rank in (0, 1):
-            write(job, f"learner-{rank}.log", b"%d %d\n" % (attempt, rank), attempt)
-    reader = LogReader(str(job), ranks=[1], first_attempt=2)
-    assert collected(read(LocalTransport(), reader)) == {(2, "learner-1"): b"2 1\n"}
-
-
-def test_nothing_there_yet_is_nothing(tmp_path):
-    assert list(read(LocalTransport(), LogReader(str(tmp_path / "absent")))) == []
-
-
 def test_a_line_without_an_end_waits_for_it(job):
     reader, transport = LogReader(str(job)), LocalTransport()
     write(job, "learner-0.log", b"one\ntw")
@@ -95,31 +80,24 @@ def test_a_line_without_an_end_waits_for_it(job):
     write(job, "learner-0.log", "é".encode()[1:] + b"\n")
     assert collected(reader.news(transport)) == {(1, "learner-0"): "two é\n".encode()}
     assert reader.rest() == []
-
-
-def test_the_last_line_may_lack_its_end(job):
-    write(job, "learner-0.log", b"one\nkilled he")
-    assert collected(read(LocalTransport(), LogReader(str(job)))) == {
-        (1, "learner-0"): b"one\nkilled he\n"
-    }
-
-
-def test_empty_lines_are_lines(job):
-    reader, transport = LogReader(str(job)), LocalTransport()
-    for content in (b"\n", b"a\n", b"\n", b"\n\n"):
+    for content in (b"\n", b"a\n", b"\n", b"\n\n"):  # empty lines are lines
         write(job, "learner-0.log", content)
         assert collected(reader.news(transport)) == {(1, "learner-0"): content}
 
 
 @pytest.mark.parametrize("first_attempt", [1, 2])
-def test_big_logs_and_long_lines_are_read_to_their_end(job, monkeypatch, first_attempt):
+def test_big_logs_and_long_lines_are_read_to_their_end(job, fast, monkeypatch, first_attempt):
     monkeypatch.setattr(logs, "_CHUNK_BYTES", 1000)
     long_line = b"x" * 5500 + b"\n"
     write(job, "learner-0.log", b"short\n" + long_line + b"end\n")
     write(job, "learner-0.log", b"second\n", attempt=2)
-    pieces = read(LocalTransport(), LogReader(str(job), first_attempt=first_attempt))
+    reader, again = (LogReader(str(job), first_attempt=first_attempt) for _ in range(2))
+    pieces = read(LocalTransport(), reader)
     expected = {(1, "learner-0"): b"short\n" + long_line + b"end\n", (2, "learner-0"): b"second\n"}
-    assert collected(pieces) == {k: v for k, v in expected.items() if k[0] >= first_attempt}
+    expected = {k: v for k, v in expected.items() if k[0] >= first_attempt}
+    assert collected(pieces) == expected
+    followed = follow(LocalTransport(), again, lambda: State.FAILED, print)
+    assert collected(followed) == expected, "what came before the end is read"
 
 
 class EveryNth(BadTransport):
@@ -174,13 +152,6 @@ def test_what_no_waiting_heals_ends_the_following(job, fast):
 
     with pytest.raises(AuthError):
         list(follow(LocalTransport(), LogReader(str(job)), state, lambda _: None))
-
-
-def test_following_reads_what_came_before_the_end(job, fast, monkeypatch):
-    monkeypatch.setattr(logs, "_CHUNK_BYTES", 10)
-    write(job, "learner-0.log", b"0123456789abcdefghijklmnopqrstuvwxyz\nlast")
-    found = collected(follow(LocalTransport(), LogReader(str(job)), lambda: State.FAILED, print))
-    assert found == {(1, "learner-0"): b"0123456789abcdefghijklmnopqrstuvwxyz\nlast\n"}
 
 
 STARTS, ENDS = b"10:00:00 TRAINING: 1 learner\n", b"10:00:09 COMPLETED: All went well.\n"

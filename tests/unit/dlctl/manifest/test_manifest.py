@@ -1,10 +1,4 @@
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -15,7 +9,7 @@ from dlctl.contract import CheckpointPolicy
 from dlctl.errors import ManifestError
 from dlctl.manifest.checks import check_files, not_in_this_version
 from dlctl.manifest.load import load_manifest, parse_manifest
-from dlctl.manifest.model import Manifest, json_schema
+from dlctl.manifest.model import json_schema
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
 from dlctl.plan.sections import checkpoint_policy, plain_env, plan_stores, training_settings
@@ -24,18 +18,18 @@ SMALL = "name: mine\nframework:\n  name: pytorch\n  job: train.py\n"
 FIXTURES = sorted((MANIFESTS).glob("*.yml"))
 
 
-def manifest(text: str, overrides: Overrides | None = None) -> Manifest:
+def manifest(text, overrides=None):
     return parse_manifest(text.encode(), "m.yml", overrides)
 
 
-def problems(text: str, overrides: Overrides | None = None) -> list[str]:
+def problems(text, overrides=None):
     with pytest.raises(ManifestError) as caught:
         manifest(text, overrides)
     return caught.value.problems
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda p: p.stem)
-def test_manifests_of_the_paper_and_of_ffdl_validate_unmodified(path: Path) -> None:
+def test_manifests_of_the_paper_and_of_ffdl_validate_unmodified(path):
     loaded = load_manifest(path)
     assert loaded.learners == 2
     everything_works = path.stem in ("ffdl-host-mount", "ffdl-mount-cos", "listing-1")
@@ -43,7 +37,7 @@ def test_manifests_of_the_paper_and_of_ffdl_validate_unmodified(path: Path) -> N
     assert parse_manifest(loaded.to_yaml().encode(), "again.yml") == loaded.extract_secrets()[0]
 
 
-def test_listing_1() -> None:
+def test_listing_1():
     loaded = load_manifest(FIXTURES[-1])
     assert loaded.memory_bytes == 8000 * 2**20
     bare, secrets = loaded.extract_secrets()
@@ -54,14 +48,14 @@ def test_listing_1() -> None:
     assert not_in_this_version(loaded) == []
 
 
-def test_a_mounted_store_and_fractional_cpus() -> None:
+def test_a_mounted_store_and_fractional_cpus():
     loaded = load_manifest(FIXTURES[0])
     assert loaded.cpus_per_learner() == 1
     (store,) = plan_stores(loaded)
     assert (store.path, store.training_data) == ("/cosdata", "digits-in")
 
 
-def test_lines_of_options_in_a_folded_command_belong_to_it() -> None:
+def test_lines_of_options_in_a_folded_command_belong_to_it():
     command = load_manifest(FIXTURES[0]).framework.command
     assert command is not None and "\n" not in command.strip()
     assert "images.gz --labels ${DATA_DIR}/labels.gz --rate" in command
@@ -71,26 +65,36 @@ def test_lines_of_options_in_a_folded_command_belong_to_it() -> None:
     assert manifest(kept).framework.command == "if a; then\n  -b\nfi\n"
 
 
-def test_all_of_our_own_keys() -> None:
+def test_all_of_our_own_keys():
     loaded = manifest(
         SMALL
         + """time: 4:00:00
 version: 1.0
 checkpoint: {every: 10 steps, keep: 3}
-training: {epochs: 3, batch_size: 64, learning_rate_schedule: {name: cosine, warmup_steps: 5}}
+training: {epochs: 3, batch_size: 64, learning_rate_schedule: {name: cosine, warmup_steps: 5},
+  exchange: shm, average_every_steps: 4, prefetch: off}
 scheduler: {partition: gpu, extra: [--nice=100]}
-env: {OMP_NUM_THREADS: 4, ANSWER: no}
+env: {OMP_NUM_THREADS: 4, ANSWER: no, HF_TOKEN: {from_env: HF_TOKEN}, A: {from_file: ~/a}}
 requirements: requirements.txt
 """
     )
     assert loaded.time_s == 14400
     assert loaded.version == "1.0"
     assert checkpoint_policy(loaded).every_steps == 10
-    assert training_settings(loaded).learning_rate_schedule.warmup_steps == 5
+    training = training_settings(loaded)
+    assert training.learning_rate_schedule.warmup_steps == 5
+    assert (training.exchange, training.average_every_steps, training.prefetch) == ("shm", 4, "off")
+    training = training_settings(manifest(SMALL))
+    assert (training.exchange, training.average_every_steps, training.prefetch) == (
+        "auto", 1, "auto",
+    )  # fmt: skip
     assert plain_env(loaded) == {"OMP_NUM_THREADS": "4", "ANSWER": "no"}
+    assert loaded.references()["A"].from_file == "~/a"
+    assert loaded.extract_secrets()[1] == {}
     assert loaded.requirements == ["-r requirements.txt"]
     assert not_in_this_version(loaded) == []
     assert manifest(loaded.to_yaml()) == loaded
+    assert manifest("name: a\nframework: {name: x, command: 'git clone https://$TOKEN@host/x'}\n")
 
 
 @pytest.mark.parametrize(("every", "policy"), [
@@ -99,49 +103,14 @@ requirements: requirements.txt
     ("1 epoch", {"every_epochs": 1}),
     ("30min", {"every_s": 1800}),
 ])  # fmt: skip
-def test_when_a_checkpoint_is_taken_and_kept(every: str, policy: dict[str, Any]) -> None:
+def test_when_a_checkpoint_is_taken_and_kept(every, policy):
     loaded = manifest(SMALL + f"checkpoint: {{every: {every}, keep: 3, keep_every: 1000 steps}}\n")
     wanted = CheckpointPolicy(**policy, keep=3, keep_every_steps=1000)
     assert checkpoint_policy(loaded) == wanted
     assert manifest(loaded.to_yaml()) == loaded
 
 
-def test_how_learners_agree_is_chosen_or_left_to_the_nodes() -> None:
-    chosen = "training: {exchange: shm, average_every_steps: 4, prefetch: off}\n"
-    settings = training_settings(manifest(SMALL + chosen))
-    assert (settings.exchange, settings.average_every_steps, settings.prefetch) == ("shm", 4, "off")
-    settings = training_settings(manifest(SMALL))
-    assert (settings.exchange, settings.average_every_steps, settings.prefetch) == (
-        "auto", 1, "auto",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "said"), [
-    ("training: {exchange: hierachical}", "m.yml:5:22: training.exchange: 'hierachical' is unknown;"
-     " did you mean 'hierarchical'? Allowed: auto, shm, mpi, hierarchical, torch"),
-    ("training: {average_every: 4}", "m.yml:5:12: training.average_every: unknown key;"
-     " did you mean 'average_every_steps'? Allowed: "),
-    ("training: {average_every_steps: 0}", "m.yml:5:33: training.average_every_steps: '0' is out of"
-     " bounds; at least 1 is allowed"),
-    ("training: {prefetch: true}", "m.yml:5:22: training.prefetch: 'true' is unknown."
-     " Allowed: auto, on, off"),
-    ("checkpoint: {every: auot}", "m.yml:5:14: checkpoint.every: 'auot' is not an interval;"
-     " did you mean 'auto'? Write 'auto', '10 steps', '1 epoch', or a time such as '5m'"),
-    ("checkpoint: {every: 10}",
-     "checkpoint.every: '10' is not an interval; did you mean '10 steps'?"),
-    ("checkpoint: {every: 0 steps}",
-     "checkpoint.every: '0 steps' is not an interval; write 'auto'"),
-    ("checkpoint: {keep_every: 1000 stepps}", "m.yml:5:14: checkpoint.keep_every: '1000 stepps' is"
-     " not a number of steps; did you mean '1000 steps'? Write '1000 steps'"),
-    ("checkpoint: {keep_every: 2 epochs}",
-     "'2 epochs' is not a number of steps; write '1000 steps'"),
-])  # fmt: skip
-def test_errors_in_the_loops_and_checkpoints_settings_are_reported(text: str, said: str) -> None:
-    (problem,) = problems(f"{SMALL}{text}\n")
-    assert said in problem
-
-
-def test_all_errors_at_once_each_with_its_place() -> None:
+def test_all_errors_at_once_each_with_its_place():
     found = problems(
         """name: mine
 lerners: 2
@@ -172,7 +141,7 @@ env: {FLAG: true}
     assert len(found) == 8
 
 
-def test_what_is_allowed_is_listed_once() -> None:
+def test_what_is_allowed_is_listed_once():
     found = problems("name: a\nlearnrs: 2\nxyzzy: 1\ntme: 3\nframework: {name: sh, comand: x}\n")
     assert [line.count("scheduler") for line in found] == [1, 0, 0, 0], found
     assert found[1].endswith("xyzzy: unknown key. Allowed: as above")
@@ -180,36 +149,14 @@ def test_what_is_allowed_is_listed_once() -> None:
     assert "Allowed: name, version, image_tag" in found[3]
 
 
-@pytest.mark.parametrize(
-    ("framework", "expected"),
-    [
-        ("{name: pytorch}", "neither of 'command' and 'job'"),
-        ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job' are set"),
-        ("{name: pytorch, job: ../a.py}", "leaves the folder"),
-        ("{name: pytorch, job: /a.py}", "leaves the folder"),
-        ("{name: pytorch, job: a.py, arguments: {weights: /w}}", "leaves the folder"),
-        ("{job: a.py}", "framework.name: is missing"),
-        ("{name: x, command: 'curl https://me:hunter2@host/'}", "holds a credential"),
-        ("{name: x, command: 'API_TOKEN=hunter2 run'}", "holds a credential"),
-        ("{name: x, command: 'pip install git+https://tok123@host/x.git'}", "holds a credential"),
-        ("[1]", "framework: a list is not allowed"),
-    ],
-)
-def test_frameworks(framework: str, expected: str) -> None:
-    (problem,) = problems(f"name: mine\nframework: {framework}\n")
-    assert expected in problem
-    assert problem.startswith("m.yml:2:")
-    assert "hunter2" not in problem
-
-
-def test_overrides_are_validated_and_recorded() -> None:
+def test_overrides_are_validated_and_recorded():
     asked = Overrides(learners=4, memory="8GiB", time="4h", set=("framework.arguments.lr=0.1",))
     loaded = manifest(SMALL + "learners: 0\n", asked)
     assert (loaded.learners, loaded.framework.arguments) == (4, {"lr": 0.1})
     assert "learners: 4" in loaded.to_yaml()
 
 
-def test_a_wrong_override_names_its_option() -> None:
+def test_a_wrong_override_names_its_option():
     asked = Overrides(gpus="many", set=("trainig.epochs=2", "name.x=1", "nothing"))
     found = problems(SMALL, asked)
     assert any(p.startswith("--gpus: 'many' is not allowed") for p in found)
@@ -218,24 +165,7 @@ def test_a_wrong_override_names_its_option() -> None:
     assert any(p.startswith("--set nothing: not of the form KEY=VALUE") for p in found)
 
 
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        ("", "--set '': not of the form KEY=VALUE"),
-        ("=1", "--set '': not of the form KEY=VALUE"),
-        ("framework.arguments.lr=", "--set framework.arguments.lr: a value is missing; "
-         "framework.arguments.lr=null takes"),
-        ("scheduler.extra=[--x", "--set scheduler.extra: the list is not valid YAML"),
-        ("scheduler.extra=[{a: b}]", "--set scheduler.extra: a list of single values"),
-        ("learners=[1]", "--set: learners: a list is not allowed"),
-    ],
-)  # fmt: skip
-def test_a_set_option_that_is_wrong(option: str, expected: str) -> None:
-    (problem,) = problems(SMALL, Overrides(set=(option,)))
-    assert problem.startswith(expected)
-
-
-def test_lists_null_and_quoted_text_can_be_set() -> None:
+def test_lists_null_and_quoted_text_can_be_set():
     asked = ("scheduler.extra=[--nice=5, '--x=a, b']", "requirements=[]", "time=null",
              "description=''", "env.A='1'", "env.B='a b' --c 'd'")  # fmt: skip
     loaded = manifest(SMALL + "time: 5m\n", Overrides(set=asked))
@@ -245,22 +175,7 @@ def test_lists_null_and_quoted_text_can_be_set() -> None:
     assert manifest(loaded.to_yaml()) == loaded
 
 
-def test_an_option_is_named_once() -> None:
-    assert problems(SMALL, Overrides(time="5"))[0].startswith("--time: '5' has no unit")
-
-
-def test_names_are_neither_empty_nor_endless() -> None:
-    rest = SMALL.partition("\n")[2]
-    (problem,) = problems("name: ''\n" + rest)
-    assert problem == "m.yml:1:7: name: '' is not allowed; text that is not empty is allowed"
-    (problem,) = problems(f"name: {'n' * 201}\n" + rest)
-    assert problem.endswith("name: is 201 characters long; at most 200 are allowed")
-    (problem,) = problems(SMALL + f"description: {'d ' * 5001}e\n")
-    assert problem.endswith("is 10,003 characters long; at most 10,000 are allowed")
-    assert len(manifest(f"name: {'n' * 200}\n" + rest).name) == 200
-
-
-def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
+def test_files_that_are_named_must_be_there(tmp_path):
     text = (
         "name: a\nframework:\n  name: torch\n  job: a.py\n  arguments: {weights: w.pt}\n"
         "requirements: r.txt\n"
@@ -280,13 +195,7 @@ def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
     check_files(loaded, tmp_path)
 
 
-def test_the_job_of_any_framework_must_be_there(tmp_path: Path) -> None:
-    loaded = manifest("name: a\nframework: {name: caffe, job: solver.prototxt}\n")
-    with pytest.raises(ManifestError, match="framework.job: solver.prototxt does not exist"):
-        check_files(loaded, tmp_path)
-
-
-def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
+def test_weights_may_be_in_the_training_data(tmp_path):
     (tmp_path / "train.py").touch()
     loaded = manifest(
         SMALL + "  arguments: {weights: w.pt}\ndata_stores:\n  - {id: a, type: mount_volume, "
@@ -295,13 +204,6 @@ def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
     check_files(loaded, tmp_path)
     with pytest.raises(ManifestError, match="w.pt does not exist"):
         check_files(manifest(SMALL + "  arguments: {weights: w.pt}\n"), tmp_path)
-
-
-def test_what_only_lacks_a_convenience_can_run() -> None:
-    loaded = manifest(SMALL + "parameter_server: {staleness: 2}\nstorage: 1GiB\nlearners: 1\n")
-    sentences = not_in_this_version(loaded)
-    assert len(sentences) == 2
-    assert any("One learner needs no parameter server" in s for s in sentences)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +221,7 @@ def test_what_only_lacks_a_convenience_can_run() -> None:
         ("PAGE: 'https://host/x'", False),
     ],
 )
-def test_credentials_in_env(variable: str, is_secret: bool) -> None:
+def test_credentials_in_env(variable, is_secret):
     loaded = manifest(SMALL + f"env: {{{variable}}}\n")
     name = variable.split(":")[0]
     assert (name in loaded.secret_names()) is is_secret
@@ -327,43 +229,12 @@ def test_credentials_in_env(variable: str, is_secret: bool) -> None:
     assert (name in plain_env(loaded)) is not is_secret
 
 
-def test_written_references() -> None:
-    loaded = manifest(SMALL + "env: {HF_TOKEN: {from_env: HF_TOKEN}, A: {from_file: ~/a}}\n")
-    assert loaded.references()["A"].from_file == "~/a"
-    assert loaded.extract_secrets()[1] == {}
-    (problem,) = problems(SMALL + "env: {A: {from_env: X, from_file: y}}\n")
-    assert "one of {from_env: NAME}, {from_file: PATH}, {from_profile: NAME}" in problem
-    (problem,) = problems(SMALL + "env: {A: {from_evn: X}}\n")
-    assert "did you mean 'from_env'? Allowed: from_env, from_file" in problem
-
-
-def test_an_error_beside_a_credential_does_not_show_it() -> None:
-    found = problems(SMALL + "learners: x\nenv: {A_PASSWORD: [hunter2], 1B_SECRET: hunter2}\n")
-    assert len(found) == 3
-    assert "hunter2" not in "\n".join(found)
-
-
-def test_a_credential_in_a_wrong_place_is_not_shown_by_other_errors() -> None:
-    found = problems(
-        SMALL + "learners: https://me:hunter2@host/\nmemory: ghp_0123456789abcdefghij\n"
-    )
-    assert len(found) == 4
-    assert "hunter2" not in "\n".join(found)
-    assert "0123456789" not in "\n".join(found)
-
-
-def test_yaml_problems_are_manifest_errors() -> None:
-    assert problems("") == ["m.yml: the file is empty"]
-    assert "keys with values" in problems("- a\n")[0]
-    assert "appears twice" in problems(SMALL + "learners: 1\nLearners: 2\n")[0]
-
-
-def asked(folder: Path, text: str) -> list[str]:
+def asked(folder, text):
     (folder / "m.yml").write_text(f"{SMALL}requirements: {text}\n")
     return requirement_lines(load_manifest(folder / "m.yml"), folder)
 
 
-def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path: Path) -> None:
+def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "r.txt").write_text(
         "# mine\nboto3 >= 1.30 ; python_version < '3.13'  # why\n\n--no-index\n"
@@ -398,9 +269,7 @@ def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path: Path) -> 
     ("-r r.txt", "r.txt:2: more than 20 files of requirements"),
     ("a\tb\x01", "r.txt:2: control characters are not allowed"),
 ])  # fmt: skip
-def test_a_requirement_that_no_site_can_install_is_refused_in_place(
-    tmp_path: Path, line: str, said: str
-) -> None:
+def test_a_requirement_that_no_site_can_install_is_refused_in_place(tmp_path, line, said):
     (tmp_path / "r.txt").write_text(f"boto3\n{line}\n")
     with pytest.raises(ManifestError) as refused:
         asked(tmp_path, "r.txt")
@@ -411,7 +280,7 @@ def test_a_requirement_that_no_site_can_install_is_refused_in_place(
         check_files(load_manifest(tmp_path / "m.yml"), tmp_path)
 
 
-def test_the_schema_says_bounds_in_its_own_words() -> None:
+def test_the_schema_says_bounds_in_its_own_words():
     server = json_schema()["$defs"]["ParameterServerSection"]["properties"]
     assert server["staleness"]["anyOf"][0] == {"type": "integer", "minimum": 0}
     momentum = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
@@ -419,7 +288,7 @@ def test_the_schema_says_bounds_in_its_own_words() -> None:
     assert server["push_every"]["minimum"] == 1
 
 
-def test_the_schema_describes_every_key() -> None:
+def test_the_schema_describes_every_key():
     schema = json_schema()
     json.dumps(schema)
     assert schema["$schema"].endswith("2020-12/schema")
@@ -445,9 +314,7 @@ def test_the_schema_describes_every_key() -> None:
     ("--acco=me", "use `scheduler.account`"), ("-A me", "use `scheduler.account`"),
     ("--", "'--' is not an option"), ("nice", "'nice' is not an option"),
 ])  # fmt: skip
-def test_sbatch_options_that_are_dlctls_are_refused_in_each_spelling(
-    option: str, said: str
-) -> None:
+def test_sbatch_options_that_are_dlctls_are_refused_in_each_spelling(option, said):
     (problem,) = problems(f"{SMALL}scheduler:\n  extra:\n    - --nice=100\n    - '{option}'\n")
     assert problem.startswith("m.yml:8:7: scheduler.extra[1]: ")
     assert said in problem
@@ -466,16 +333,88 @@ def test_sbatch_options_that_are_dlctls_are_refused_in_each_spelling(
     ("learners: 6", {"nodes": 2, "learners_per_node": 1}, 2, 1),
     ("nodes: 2\nlearners_per_node: 3", {"learners": 8, "nodes": 4}, 8, 2),
 ])  # fmt: skip
-def test_nodes_and_learners_per_node_give_the_learners(
-    text: str, asked: dict[str, Any], learners: int, per_node: int | None
-) -> None:
+def test_nodes_and_learners_per_node_give_the_learners(text, asked, learners, per_node):
     loaded = manifest(f"{SMALL}{text}\n", Overrides(**asked))
     assert (loaded.learners, loaded.asked_per_node) == (learners, per_node)
     stored = manifest(loaded.to_yaml())
     assert (stored.learners, stored.asked_per_node) == (learners, per_node)
 
 
+@pytest.mark.parametrize("option", [
+    "--nice=100", "--nic=100", "--mail-type=END", "--exclusive", "--nodelist=a", "--nodel=a",
+    "-w a", "-xN1", "-H", "--time-min=1h", "--mem-bind=local", "--ntasks-per-core=1",
+])  # fmt: skip
+def test_other_sbatch_options_are_passed_on(option):
+    assert manifest(f"{SMALL}scheduler: {{extra: ['{option}']}}\n").scheduler.extra == [option]
+
+
+@given(st.text(max_size=30))
+@example("\x85")
+@example("a\n b\n\u2028\n")
+@example("1e-3")
+def test_any_argument_survives_storing(value):
+    loaded = manifest(SMALL)
+    changed = loaded.framework.model_copy(update={"arguments": {"x": value}})
+    stored = loaded.model_copy(update={"framework": changed}).to_yaml()
+    assert manifest(stored).framework.arguments == {"x": value}
+
+
+@pytest.mark.parametrize("user", ["tok123", "tok123:", "me:tok123", "git:tok123", "${TOK123}"])
+def test_the_user_of_a_requirements_url_is_never_shown(user):
+    (problem,) = problems(SMALL + f"requirements: [einops, 'x @ git+https://{user}@host/x.git']\n")
+    assert "requirements[1]: holds a credential" in problem and "~/.netrc" in problem
+    assert "tok123" not in problem.lower()
+
+
+NAMELESS = SMALL.partition("\n")[2]
+
+
 @pytest.mark.parametrize(("text", "asked", "said"), [
+    # The loop and its checkpoints
+    ("training: {exchange: hierachical}", {}, "m.yml:5:22: training.exchange: 'hierachical' is"
+     " unknown; did you mean 'hierarchical'? Allowed: auto, shm, mpi, hierarchical, torch"),
+    ("training: {average_every: 4}", {}, "m.yml:5:12: training.average_every: unknown key;"
+     " did you mean 'average_every_steps'? Allowed: "),
+    ("training: {average_every_steps: 0}", {}, "m.yml:5:33: training.average_every_steps: '0' is"
+     " out of bounds; at least 1 is allowed"),
+    ("training: {prefetch: true}", {}, "m.yml:5:22: training.prefetch: 'true' is unknown."
+     " Allowed: auto, on, off"),
+    ("checkpoint: {every: auot}", {}, "m.yml:5:14: checkpoint.every: 'auot' is not an interval;"
+     " did you mean 'auto'? Write 'auto', '10 steps', '1 epoch', or a time such as '5m'"),
+    ("checkpoint: {every: 10}", {}, "m.yml:5:14: checkpoint.every: '10' is not an interval;"
+     " did you mean '10 steps'?"),
+    ("checkpoint: {every: 0 steps}", {},
+     "m.yml:5:14: checkpoint.every: '0 steps' is not an interval; write 'auto'"),
+    ("checkpoint: {keep_every: 1000 stepps}", {}, "m.yml:5:14: checkpoint.keep_every: '1000 stepps'"
+     " is not a number of steps; did you mean '1000 steps'? Write '1000 steps'"),
+    ("checkpoint: {keep_every: 2 epochs}", {}, "m.yml:5:14: checkpoint.keep_every: '2 epochs' is"
+     " not a number of steps; write '1000 steps'"),
+    # Names and texts
+    (f"name: ''\n{NAMELESS}", {},
+     "m.yml:1:7: name: '' is not allowed; text that is not empty is allowed"),
+    (f"name: {'n' * 201}\n{NAMELESS}", {},
+     "m.yml:1:1: name: is 201 characters long; at most 200 are allowed"),
+    (f"description: {'d ' * 5001}e", {},
+     "m.yml:5:1: description: is 10,003 characters long; at most 10,000 are allowed"),
+    ("learners: 1\nLearners: 2", {}, "m.yml:6:1: Learners: appears twice, in different case"),
+    # Variables and references
+    ("env: {A: {from_env: X, from_file: y}}", {},
+     "m.yml:5:7: env.A: one of {from_env: NAME}, {from_file: PATH}, {from_profile: NAME}"),
+    ("env: {A: {from_evn: X}}", {}, "m.yml:5:11: env.A.from_evn: unknown key; did you mean"
+     " 'from_env'? Allowed: from_env, from_file"),
+    ('env:\n  A: 1\n  "A B;id": x', {},
+     "m.yml:7:3: env.A B;id: 'A B;id' is not a valid variable name"),
+    ('env:\n  A: 1\n  B: "a\\0"', {}, "m.yml:7:3: env.B: holds a null character"),
+    # Options
+    ("", {"set": ("",)}, "--set '': not of the form KEY=VALUE"),
+    ("", {"set": ("=1",)}, "--set '': not of the form KEY=VALUE"),
+    ("", {"set": ("framework.arguments.lr=",)}, "--set framework.arguments.lr: a value is missing; "
+     "framework.arguments.lr=null takes"),
+    ("", {"set": ("scheduler.extra=[--x",)}, "--set scheduler.extra: the list is not valid YAML"),
+    ("", {"set": ("scheduler.extra=[{a: b}]",)}, "--set scheduler.extra: a list of single values"),
+    ("", {"set": ("learners=[1]",)}, "--set: learners: a list is not allowed"),
+    ("", {"time": "5"}, "--time: '5' has no unit"),
+    # Nodes
     ("learners: 5\nnodes: 2\nlearners_per_node: 2", {}, "m.yml:5:1: learners: 5 is not nodes x "
      "learners_per_node, 2 x 2 = 4; name two of the three"),
     ("nodes: 2\nlearners_per_node: 2", {"learners": 5}, "--learners: 5 is not nodes x"),
@@ -486,67 +425,54 @@ def test_nodes_and_learners_per_node_give_the_learners(
     ("nodes: 0", {}, "m.yml:5:8: nodes: '0' is out of bounds; at least 1 is allowed"),
     ("nodes: 1000\nlearners_per_node: 1000", {}, "m.yml:5:1: nodes: 1000000 learners are too many"),
 ])  # fmt: skip
-def test_nodes_that_contradict_the_learners_are_refused_in_place(
-    text: str, asked: dict[str, Any], said: str
-) -> None:
-    (problem,) = problems(f"{SMALL}{text}\n", Overrides(**asked))
-    assert problem.startswith(said)
+def test_a_mistake_is_one_sentence_with_its_place(text, asked, said):
+    (problem,) = problems(text if text.startswith("name:") else f"{SMALL}{text}\n",
+                          Overrides(**asked))  # fmt: skip
+    assert problem.startswith(said), problem
 
 
-@pytest.mark.parametrize("option", [
-    "--nice=100", "--nic=100", "--mail-type=END", "--exclusive", "--nodelist=a", "--nodel=a",
-    "-w a", "-xN1", "-H", "--time-min=1h", "--mem-bind=local", "--ntasks-per-core=1",
-])  # fmt: skip
-def test_other_sbatch_options_are_passed_on(option: str) -> None:
-    assert manifest(f"{SMALL}scheduler: {{extra: ['{option}']}}\n").scheduler.extra == [option]
+@pytest.mark.parametrize(
+    ("framework", "expected"),
+    [
+        ("{name: pytorch}", "neither of 'command' and 'job'"),
+        ("{name: x, command: }", "neither of 'command' and 'job' is set"),
+        ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job' are set"),
+        ("{name: pytorch, job: ../a.py}", "leaves the folder"),
+        ("{name: pytorch, job: /a.py}", "leaves the folder"),
+        ("{name: pytorch, job: a.py, arguments: {weights: /w}}", "leaves the folder"),
+        ("{job: a.py}", "framework.name: is missing"),
+        ('{name: sh, command: "echo a\\0b"}', "command: holds a null character, which no program"),
+        ("{name: x, command: 'curl https://me:hunter2@host/'}", "holds a credential"),
+        ("{name: x, command: 'API_TOKEN=hunter2 run'}", "holds a credential"),
+        ("{name: x, command: 'pip install git+https://tok123@host/x.git'}", "holds a credential"),
+        ("[1]", "framework: a list is not allowed"),
+    ],
+)
+def test_frameworks(framework, expected):
+    (problem,) = problems(f"name: mine\nframework: {framework}\n")
+    assert expected in problem
+    assert problem.startswith("m.yml:2:")
+    assert "hunter2" not in problem
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ('name: a\nframework:\n  name: sh\n  command: "echo a\\0b"\n',
-     "m.yml:4:3: framework.command: holds a null character, which no program can be given"),
-    ("name: a\nframework:\n  name: sh\n  command:\n",
-     "m.yml:4:3: framework.command: neither of 'command' and 'job' is set"),
-    (f'{SMALL}env:\n  A: 1\n  "A B;id": x\n',
-     "m.yml:7:3: env.A B;id: 'A B;id' is not a valid variable name"),
-    (f'{SMALL}env:\n  A: 1\n  B: "a\\0"\n', "m.yml:7:3: env.B: holds a null character"),
-])  # fmt: skip
-def test_a_wrong_command_or_variable_is_named_with_its_own_line(text: str, said: str) -> None:
-    (problem,) = problems(text)
-    assert said in problem
+def test_an_error_beside_a_credential_does_not_show_it():
+    found = problems(SMALL + "learners: x\nenv: {A_PASSWORD: [hunter2], 1B_SECRET: hunter2}\n")
+    assert len(found) == 3
+    misplaced = "learners: https://me:hunter2@host/\nmemory: ghp_0123456789abcdefghij\n"
+    found += problems(SMALL + misplaced)
+    assert len(found) == 7
+    assert "hunter2" not in "\n".join(found)
+    assert "0123456789" not in "\n".join(found)
 
 
-@given(st.text(max_size=30))
-@example("\x85")
-@example("a\n b\n\u2028\n")
-@example("1e-3")
-def test_any_argument_survives_storing(value: str) -> None:
-    loaded = manifest(SMALL)
-    changed = loaded.framework.model_copy(update={"arguments": {"x": value}})
-    stored = loaded.model_copy(update={"framework": changed}).to_yaml()
-    assert manifest(stored).framework.arguments == {"x": value}
-
-
-def test_importing_the_manifest_is_cheap() -> None:
-    heavy = ("torch", "numpy", "typer", "paramiko")
-    code = f"import sys, dlctl.manifest.model; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("user", ["tok123", "tok123:", "me:tok123", "git:tok123", "${TOK123}"])
-def test_the_user_of_a_requirements_url_is_never_shown(user: str) -> None:
-    (problem,) = problems(SMALL + f"requirements: [einops, 'x @ git+https://{user}@host/x.git']\n")
-    assert "requirements[1]: holds a credential" in problem and "~/.netrc" in problem
-    assert "tok123" not in problem.lower()
+def test_yaml_problems_are_manifest_errors():
+    assert problems("") == ["m.yml: the file is empty"]
+    assert "keys with values" in problems("- a\n")[0]
+    assert len(manifest(f"name: {'n' * 200}\n{NAMELESS}").name) == 200
 
 
 @pytest.mark.parametrize(
     "url", ["git+ssh://git@host/x", "git+ssh://alice@host/x", "git+https://h/x"]
 )
-def test_a_name_for_ssh_is_no_credential(tmp_path: Path, url: str) -> None:
+def test_a_name_for_ssh_is_no_credential(tmp_path, url):
     assert asked(tmp_path, f"['x @ {url}.git@v1']") == [f"x @ {url}.git@v1"]
-
-
-def test_a_variable_in_a_command_is_no_credential() -> None:
-    command = "{name: x, command: 'git clone https://$TOKEN@host/x'}"
-    assert manifest(f"name: mine\nframework: {command}\n").framework.name == "x"

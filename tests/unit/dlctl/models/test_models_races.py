@@ -3,16 +3,15 @@
 A command in front of the site's own does the other thing first: the moment is always the same one.
 """
 
-from __future__ import annotations
-
 import os
+import shlex
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from repository import REPOSITORY
-from stored_models import ModelSite, write_folder
+from stored_models import ModelSite
 
 from dlctl import contract
 from dlctl.errors import RecordError, RemoteCommandError, TransferError
@@ -32,20 +31,10 @@ print(collect_garbage(ModelSite(Path(sys.argv[1])).session, 0))
 
 
 @pytest.fixture
-def site(tmp_path):
-    return ModelSite(tmp_path / "root")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return write_folder(tmp_path / "folder", model_pt=b"weights" * 1000)
-
-
-@pytest.fixture
 def before(tmp_path, monkeypatch):
     """Run lines of shell once, before the site's own command of a name."""
 
-    def put(command: str, lines: str) -> None:
+    def put(command, lines):
         place = tmp_path / "bin"
         place.mkdir(exist_ok=True)
         real = shutil.which(command)
@@ -66,8 +55,8 @@ def test_gc_before_the_record_takes_no_content_of_the_version(site, folder, befo
     changes.delete(site.session, site.model(made.model_id), None)
     program = tmp_path / "gc.py"
     program.write_text(GC)
-    before("ln", f"cd {REPOSITORY} && PYTHONPATH=. {sys.executable} {program} '{site.root}' "
-                 f">{tmp_path}/said 2>&1")  # fmt: skip
+    gc = f"PYTHONPATH=. {sys.executable} {program} {shlex.quote(str(site.root))}"
+    before("ln", f"cd {REPOSITORY} && {gc} >{tmp_path}/said 2>&1")
     again = site.store(folder)
     assert "blobs=2" in (tmp_path / "said").read_text(), "it did remove them in between"
     assert verify(site.session, site.version(again.model_id)) == []
@@ -88,7 +77,10 @@ def test_a_version_that_is_published_while_its_model_is_deleted_is_not_lost(
     made = site.store(folder)
     record = site.root / f"models/versions/{made.model_id}"
     (tmp_path / "2.json").write_text((record / "1.json").read_text())
-    before("rm", f"cp {tmp_path}/2.json {record}/2.json && : >{tmp_path}/published")
+    before(
+        "rm",
+        f"cp {tmp_path}/2.json {shlex.quote(str(record / '2.json'))} && : >{tmp_path}/published",
+    )
     changes.delete(site.session, site.model(made.model_id), None)
     assert not (tmp_path / "published").exists() or (record / "2.json").exists()
 
@@ -102,16 +94,6 @@ def test_a_version_whose_alias_cannot_be_written_is_not_there(site, folder):
         site.store(folder, made.model_id, aliases=["best"])
     assert site.model(made.model_id).numbers == [1]
     assert site.store(folder, made.model_id).version == 4, "a number is never given again"
-
-
-def test_a_version_that_gets_an_alias_meanwhile_is_not_deleted(site, folder):
-    made = site.store(folder)
-    site.store(folder, made.model_id)
-    known = site.model(made.model_id)
-    changes.change(site.session, known, changes.Changes(["best"], 2))
-    with pytest.raises(RecordError, match="has changed at this moment"):
-        changes.delete(site.session, known, 2)
-    assert site.model(made.model_id).numbers == [1, 2]
 
 
 def test_an_alias_that_two_move_at_once_is_one_of_both(site, folder):
@@ -161,3 +143,19 @@ def test_two_submissions_of_a_version_make_its_folder_once(site, folder, before)
     assert [path.name for path in place.iterdir()] == [code.digest]
     names = {path.name for path in (place / code.digest).iterdir()}
     assert names == {"words.txt", "model.pt", contract.SENT_INDEX}
+
+
+@pytest.mark.parametrize("number", [2, None])
+def test_a_version_that_gets_an_alias_or_a_use_meanwhile_is_not_deleted(site, folder, number):
+    made = site.store(folder)
+    site.store(folder, made.model_id)
+    known = site.model(made.model_id)
+    if number:
+        changes.change(site.session, known, changes.Changes(["best"], number))
+    else:
+        uses = site.root / f"models/versions/{made.model_id}/uses"
+        uses.mkdir()
+        (uses / "1.t-1").write_text("t-1\n")
+    with pytest.raises(RecordError, match="has changed at this moment"):
+        changes.delete(site.session, known, number)
+    assert site.model(made.model_id).numbers == [1, 2]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from login_side import BadTransport, Scene, run_everything, send
+from login_side import BadTransport, Scene, cancel, run_everything, send
 
 from dlctl import contract
 from dlctl.contract import State
@@ -16,7 +16,7 @@ from dlctl.contract.stores import CachedData
 from dlctl.data import SiteCache
 from dlctl.errors import DlctlError, RecordError
 from dlctl.files.site_folders import all_damaged, damaged
-from dlctl.lifecycle import cancel, delete, refresh, resume, submit
+from dlctl.lifecycle import delete, refresh, resume, submit
 from dlctl.record import RecordStore
 from dlctl.transport.local import LocalTransport
 from dlctl.upkeep.inventory import adopt, take_inventory

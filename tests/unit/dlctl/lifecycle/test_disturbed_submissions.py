@@ -1,16 +1,18 @@
-"""Two submissions of one training at the site at once: one job, and all of its code."""
+"""Submissions that are disturbed at the site: by another one of theirs, or by a full disk."""
 
+import contextlib
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
-from login_side import BadTransport, Scene, run_everything
+from login_side import BadTransport, Scene, cancel, go_on, run_everything, send
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import SubmitUnknown
-from dlctl.lifecycle import resume, submit
+from dlctl.errors import DlctlError, RemoteCommandError, SubmitUnknown
+from dlctl.lifecycle import end, resume, submit
 from dlctl.lifecycle.many import ask_all
 
 SLOW_CP = """\
@@ -83,3 +85,59 @@ def test_the_scheduler_is_asked_by_the_submission_that_was_first(tmp_path):
     (told,) = ask_all(scene.session, [plan], [record], scene.store)
     assert told.state is State.QUEUED
     assert scene.scheduler.jobs() == {}
+
+
+# A full disk stops a submission or its end; with room again, both go on ---------------------------
+
+
+@pytest.fixture
+def small(tmp_path, small_disk):
+    return Scene(tmp_path, root=small_disk("size=8m"))
+
+
+@contextlib.contextmanager
+def full(scene):
+    rest = scene.root / "rest"
+    with contextlib.suppress(OSError), rest.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    yield
+    rest.unlink()
+
+
+def interrupted(scene):
+    """Return a training whose files are at the site, and whose submission was not heard."""
+    with pytest.raises(DlctlError):
+        send(scene, BadTransport(3, "before"))
+    (record,) = scene.store.all()
+    return record
+
+
+def test_a_claim_that_could_not_be_written_is_made_once_there_is_room(small):
+    """An empty claim stayed: no `resume` ever got past it."""
+    record = interrupted(small)
+    with full(small), pytest.raises(RemoteCommandError, match="can't be written"):
+        cancel(small.session, record, small.store)
+    assert go_on(small).state is State.PENDING
+
+
+def test_a_claim_that_a_job_could_not_write_is_taken_over(small, monkeypatch):
+    monkeypatch.setattr(end, "_CLAIM_LATE_S", 1)
+    record = send(small)
+    Path(record.job_dir, contract.claim(1)).touch()
+    small.scheduler.set_state(1, "FAILED")
+    again = go_on(small)
+    assert (again.attempt, again.job_id) == (2, "2")
+
+
+def test_a_receipt_that_could_not_be_written_is_no_submission(small):
+    """An empty receipt stayed, and the training was told as one whose answer was lost."""
+    record = interrupted(small)
+    (code,) = (small.root / "store").iterdir()
+    shutil.copytree(code, Path(record.job_dir, contract.CODE))
+    Path(record.job_dir, contract.attempt_dir(1)).mkdir(parents=True)
+    with full(small), pytest.raises(RemoteCommandError, match="its files cannot be written"):
+        go_on(small)
+    assert go_on(small).attempt == 1
+    run_everything(small)
+    assert len(small.ran()) == 1
