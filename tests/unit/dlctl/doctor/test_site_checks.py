@@ -212,6 +212,7 @@ def test_the_agent_is_asked(tmp_path, monkeypatch):
 
 
 def test_the_commands_print_and_fail_as_documented(run, tmp_path):
+    assert '"name": "local"' in run("sites", "list", "--json").stdout
     assert "kind: local" in run("sites", "show", "local").stdout
     root = str(tmp_path / "r")
     added = run("sites", "add", "mine", "local", "--without-slurm", "--root", root, "--json")

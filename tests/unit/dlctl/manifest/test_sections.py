@@ -334,9 +334,10 @@ def test_only_so_many_learners_can_wait_for_one_another(settings, allowed):
 def test_one_learner_starts_no_server_and_the_plan_says_so():
     plan = plan_of(text_of("solver: diloco"), learners=1)
     assert (plan.parameter_server, plan.launch.kind) == (None, "direct")
-    manifest = make_manifest(text_of(""), learners=1)
+    manifest = make_manifest(text_of("", "storage: 1GiB\n"), learners=1)
     assert not_in_this_version(manifest) == [
-        "One learner needs no parameter server: it trains alone, and none is started."
+        "One learner needs no parameter server: it trains alone, and none is started.",
+        "This version does not use storage.",
     ]
     assert not_in_this_version(make_manifest(text_of(""))) == []
 
