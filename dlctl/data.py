@@ -42,7 +42,7 @@ _QUICK_S, _WHOLE_S = 8.0, 600.0
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """What was found in one container of a data store."""
+    """The content of one container of a data store."""
 
     store: str
     """The store's id in the manifest."""

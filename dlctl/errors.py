@@ -40,7 +40,7 @@ class DlctlError(HintedError):
 
 
 class Misused(DlctlError):
-    """What was asked for makes no sense; the command line shows it as a wrong option."""
+    """The request makes no sense; the command line shows it as a wrong option."""
 
     exit_code = 2
 
@@ -110,7 +110,7 @@ class ConnectionLost(TransportError):
 
 
 class TransferError(TransportError):
-    """What arrived is not what was sent."""
+    """The received bytes differ from those that were sent."""
 
 
 class RemoteCommandError(TransportError):

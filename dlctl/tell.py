@@ -1,4 +1,4 @@
-"""What a use case says to its user while it works: a face shows it, a program may not."""
+"""Messages of a use case to its user while it works: a face shows them, a program may not."""
 
 from __future__ import annotations
 

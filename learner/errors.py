@@ -1,4 +1,4 @@
-"""The one error of the learners whose text is written for users, and how any error is printed."""
+"""The learners' error for users, and the printing of any error."""
 
 from __future__ import annotations
 

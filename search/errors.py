@@ -1,4 +1,4 @@
-"""The one error of the search whose text is written for users."""
+"""The search's error for users."""
 
 from __future__ import annotations
 

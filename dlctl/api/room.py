@@ -1,4 +1,4 @@
-"""What the objects of a program share: one local record, and open connections."""
+"""One local record and open connections, which the objects of a program share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a training looks in a notebook: a small table, and the curve by which it is judged."""
+"""Draws a training in a notebook: a small table, and the curve by which it is judged."""
 
 from __future__ import annotations
 

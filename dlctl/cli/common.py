@@ -1,4 +1,4 @@
-"""What the commands share: options, open sites, and how trainings are shown."""
+"""Options, open sites and the display of trainings, which the commands share."""
 
 from __future__ import annotations
 

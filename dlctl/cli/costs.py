@@ -1,4 +1,4 @@
-"""What a training takes: `suggest` and `rehearse` tell it before, `report` while it runs."""
+"""Commands about a training's cost: `suggest` and `rehearse` before, `report` while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainings have made: `fetch` and `export` bring it here, `checkpoints` looks at it there."""
+"""Commands for results: `fetch` and `export` bring them here, `checkpoints` looks at them there."""
 
 from __future__ import annotations
 

@@ -197,12 +197,12 @@ def end_of_following(record: Record) -> None:
 
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-"""Of learners and servers, by their number; the job has none."""
+"""Colours of learners and servers, by their number; the job has none."""
 _ORDERS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class LogLines:
-    """How lines of logs are printed.
+    """The style in which lines of logs are printed.
 
     Args:
         as_json: as objects, with every byte that is text.

@@ -1,4 +1,4 @@
-"""What was measured: `metrics` lists it, `watch` draws it, `dashboard` and `serve` serve it."""
+"""Commands for metrics: `metrics` lists, `watch` draws, `dashboard` and `serve` serve them."""
 
 from __future__ import annotations
 

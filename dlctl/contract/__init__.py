@@ -49,7 +49,7 @@ _MODULES = (
     "rehearsal",
     "plan",
 )
-"""Those that cost least to import come first."""
+"""The cheapest to import comes first."""
 
 
 def __getattr__(name: str) -> object:

@@ -79,9 +79,9 @@ class StopRules:
     skip_batches: bool = False
     """After a roll-back leave out the batches between the checkpoint and the jump."""
     max_node_hours: float | None = None
-    """Of all attempts together."""
+    """The limit for all attempts together."""
     max_gpu_hours: float | None = None
-    """Of all attempts together."""
+    """The limit for all attempts together."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class EventKind(str, enum.Enum):
 SUBID = "subid"
 """Text of a line: which of several runs its values are of."""
 CLASSES = "classes"
-"""Of the event `begin`: among how many classes the model chooses, by the labels of its data."""
+"""The event `begin` has it: the number of classes in the labels of the data."""
 SECONDS = "seconds"
 """How long the subject of an event took."""
 

@@ -92,15 +92,15 @@ class ModelVersion:
     training_id: str = ""
     """The training that made it; empty if a folder did."""
     attempt: int = 0
-    """Of that training."""
+    """The attempt of that training."""
     manifest: str = ""
     """manifest.yml without credentials; empty if the folder had none."""
     data: list[DataStore] = field(default_factory=list)
     """Where the training's data came from."""
     metrics: dict[str, MetricSummary] = field(default_factory=dict)
-    """Of the training, by name."""
+    """The training's metrics by name."""
     git: GitState | None = None
-    """Of the folder that was stored, or submitted."""
+    """The Git state of the folder that was stored or submitted."""
     dlctl_version: str = ""
     created_at: float = 0.0
     """Unix seconds on the creator's clock."""
@@ -108,7 +108,7 @@ class ModelVersion:
     """`user@host`."""
     file_count: int = 0
     size_bytes: int = 0
-    """Of all files together."""
+    """The size of all files together."""
     schema_version: int = SCHEMA_VERSION
     files: list[ModelFile] = field(default_factory=list)
 

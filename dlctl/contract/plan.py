@@ -34,7 +34,7 @@ class Resources:
     memory_bytes_per_node: int | None
     """The memory of the fullest node, with its parameter server: `--mem`."""
     gpus_per_node: int
-    """Of the fullest node."""
+    """GPUs on the fullest node."""
     time_s: int | None
     """The time limit; None: the site's."""
     halt_margin_s: int
@@ -94,7 +94,7 @@ class Environment:
     container: list[str] = field(default_factory=list)
     """A prefix of every Python process, e.g. `apptainer exec image.sif`."""
     variables: dict[str, str] = field(default_factory=dict)
-    """Of every job of the site."""
+    """Environment variables of every job of the site."""
     site_python: str | None = None
     """With `requirements`, the site's Python, which made the environment; otherwise None."""
     name: str = ""

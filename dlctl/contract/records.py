@@ -193,7 +193,7 @@ class Amount:
 
     files: int = 0
     size_bytes: int = 0
-    """Of all together."""
+    """The size of all of them together."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class OutputPlace:
     files: int
     """0: `path` is a folder that can't be read, wherever in the job directory."""
     size_bytes: int
-    """Of all together."""
+    """The size of all of them together."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Rehearsed:
     """A step without the wait for checkpoints: the mean over the second half of the undisturbed
     steps."""
     samples_per_s: float | None = None
-    """Of all learners together, in the same steps."""
+    """All learners together, in the same steps."""
     checkpoint_s: float | None = None
     """How long a checkpoint takes until it is safe on the disk."""
     checkpoint_bytes: int | None = None

@@ -32,7 +32,7 @@ STATIC = Path(__file__).with_name("static")
 _BEAT_S = 10.0
 """How often an idle stream of changes says that it lives."""
 MOST_BYTES = 64 * 1024
-"""Of an action's arguments, and of a message that a page sends."""
+"""The most bytes of an action's arguments, and of a message from a page."""
 
 
 def make_app(feed: LiveFeed, *, token: str, port: int) -> Starlette:

@@ -166,10 +166,10 @@ class Axis:
     start: float = 0.0
     """Unix seconds; 0 without any time."""
     first_step: float = 0.0
-    """Of what was trained."""
+    """The first step that was trained."""
     _steps: list[float] = field(default_factory=list)
     _times: list[float] = field(default_factory=list)
-    """Of the same moments, both growing."""
+    """Times of the same moments; both lists grow."""
 
     @property
     def span(self) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What pages are told of trainings and searches, and what they are refused."""
+"""Messages to pages about trainings and searches, and about refused requests."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _ACT_S = 120.0
 _WAIT_S = 5.0
 """For learners' answer, which a page doesn't show."""
 _SPARKS = 40
-"""Of how many of the newest trainings the list shows a curve."""
+"""The list shows curves of so many of the newest trainings."""
 _TAIL = 400
 """Lines of each log that a page begins with."""
 

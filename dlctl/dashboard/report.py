@@ -26,7 +26,7 @@ _STATIC = Path(__file__).with_name("static")
 _WIDTH = 1500
 """Columns of a curve: as far as one can zoom in."""
 LOG_LINES = 200
-"""Of the newest attempt of each training."""
+"""Lines of the newest attempt of each training."""
 _BY_KIND = ("span", "problem", "events", "attempts")
 _IMPORT = re.compile(r"^import\s[^;]*?from\s+'\./(?P<name>[\w.]+)';\n", re.MULTILINE)
 

@@ -34,7 +34,7 @@ class Job:
     record: Record
     learners: int
     logs: list[str]
-    """Of each learner."""
+    """The log of each learner."""
     preflights: list[contract.Preflight]
     verdict: contract.Verdict | None
     asked_at: float

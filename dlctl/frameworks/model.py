@@ -1,4 +1,4 @@
-"""What a framework's folder says: `framework.yml` as a validated, frozen model."""
+"""`framework.yml` in a framework's folder, as a validated, frozen model."""
 
 from __future__ import annotations
 

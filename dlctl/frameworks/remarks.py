@@ -1,4 +1,4 @@
-"""What of a manifest and its program can't work as its author means it, a sentence each. Pure."""
+"""Remarks, a sentence each, on a manifest and a program that can't work as meant. Pure."""
 
 from __future__ import annotations
 

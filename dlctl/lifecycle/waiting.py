@@ -1,4 +1,4 @@
-"""How seldom a client that stays asks a site about jobs, and what keeps waiting ones from a purge.
+"""Paces a client that stays, so that it asks a site seldom, and keeps waiting jobs from a purge.
 
 What a job's files prove needs no queue: its heartbeat is on time, or its verdict is there. For the
 rest the queue is asked soon after anything has changed, then less and less often.

@@ -25,7 +25,7 @@ Block = tuple[float, tuple[int, Any], tuple[int, str], bytes]
 
 
 class OneLog:
-    """What was read of a log, and the notes on when it grew.
+    """A log as far as it was read, and the notes on when it grew.
 
     Args:
         name: Relative to the job directory.

@@ -105,7 +105,7 @@ class LogReader:
     log_of: Callable[[str], OneLog | None] = log_of_training
     """The log that a file is; None if it is not shown."""
     patterns: Sequence[str] = ()
-    """Of the files that are read, below the job directory; none: those of a training."""
+    """Patterns of the files to read, below the job directory; none: a training's own."""
     _logs: dict[str, OneLog] = field(default_factory=dict)
     """By the name of the log; those of the notes are in `_by_times`."""
     _by_times: dict[str, OneLog] = field(default_factory=dict)

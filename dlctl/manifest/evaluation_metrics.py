@@ -119,7 +119,7 @@ def _named(known: Any) -> str:
 
 
 class EvaluationMetricsSection(Section, title="EvaluationMetrics"):
-    """How a program's output becomes metrics."""
+    """Rules that turn a program's output into metrics."""
 
     type: ParserWord = Field("logger", description="The parser.")
     in_: Line | None = Field(None, alias="in", description="A file or folder that is read, too.")

@@ -18,7 +18,7 @@ Solver = Literal[
 
 
 class ParameterServerSection(Section, title="ParameterServer"):
-    """How learners share parameters; a setting that does not fit the solver is an error."""
+    """Settings by which learners share parameters; one that does not fit the solver is an error."""
 
     solver: Solver = Field(
         "elastic_averaging", description="What a push does; own: the solver that build() returns."
@@ -91,7 +91,7 @@ class ParameterServerSection(Section, title="ParameterServer"):
 
 @dataclass(frozen=True)
 class _Traits:
-    """What one solver uses and does."""
+    """The settings and abilities of one solver."""
 
     settings: tuple[str, ...]
     """The settings it uses, among those that not every solver uses."""

@@ -185,7 +185,7 @@ Value = Annotated[
 
 
 class FrameworkSection(Section, title="Framework"):
-    """What is trained."""
+    """The framework, the program and the model to train."""
 
     name: Line = Field(description="One of `dlctl frameworks list`; with `command`, any name.")
     version: Line | None = Field(
@@ -275,7 +275,7 @@ class DataStoreSection(Section, title="DataStore"):
 
 
 class ScheduleSection(Section, title="Schedule"):
-    """How the learning rate changes."""
+    """The schedule of the learning rate."""
 
     name: Literal["constant", "step", "exponential", "cosine", "linear"] = Field(
         "constant", description="The shape."
@@ -337,7 +337,7 @@ class CheckpointSection(Section, title="Checkpoint"):
 
 
 class OutputSection(Section, title="Output"):
-    """What a program has written into its own folder, and is kept as the results are."""
+    """Files that a program writes into its own folder, and that are kept as results are."""
 
     caches: list[Line] = Field(
         default_factory=lambda: list(CACHES),

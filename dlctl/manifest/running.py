@@ -73,7 +73,7 @@ Factor = Annotated[
 
 
 class RetrySection(Section, title="RetrySettings"):
-    """How the next attempt differs from one that failed."""
+    """Changes of the next attempt after one that failed."""
 
     memory: Factor | None = Field(
         None, description="Once, if the host's memory ran out: how much more, as in 1.5x."

@@ -26,7 +26,7 @@ _CHANGED = 81
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to change about a model, besides its versions."""
+    """Changes of a model, besides its versions."""
 
     aliases: Sequence[str] = ()
     """They begin to mean `number`."""
@@ -228,7 +228,7 @@ def _run_in(session: Session, model: KnownModel, script: str) -> None:
 
 @dataclass(frozen=True)
 class Collected:
-    """What `dlctl models gc` has removed, or would remove."""
+    """The versions that `dlctl models gc` has removed, or would remove."""
 
     blobs: int
     size_bytes: int

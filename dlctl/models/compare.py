@@ -1,4 +1,4 @@
-"""How two versions differ: files, manifest, metrics, and where they come from."""
+"""Compares two versions: files, manifest, metrics, and origin."""
 
 from __future__ import annotations
 

@@ -51,10 +51,10 @@ _WEIGHTS = (
 
 @dataclass(frozen=True)
 class Wish:
-    """What a person says about a new version."""
+    """A person's description of a new version."""
 
     name: str = ""
-    """Of the model; empty: as before, or as the manifest says."""
+    """The model's name; empty: as before, or as the manifest says."""
     tags: Sequence[str] = ()
     aliases: Sequence[str] = ()
     description: str | None = None

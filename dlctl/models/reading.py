@@ -1,4 +1,4 @@
-"""What a site says about its stored models: all of them at a glance, one version whole."""
+"""Reads the stored models of a site: all of them at a glance, one version whole."""
 
 from __future__ import annotations
 

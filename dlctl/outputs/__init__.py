@@ -1,4 +1,4 @@
-"""What a training produces: logs, results, checkpoints and exported models, read from here.
+"""Reads the products of a training: logs, results, checkpoints and exported models.
 
 Imports `dlctl.lifecycle` for an open site, and `dlctl.files`. What passes through are lines, files
 verified by their digests, and reports.

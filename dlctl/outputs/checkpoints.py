@@ -61,7 +61,7 @@ class Checkpoint:
     """Seconds since 1970."""
     kept_for_ever: bool = False
     name: str = ""
-    """Of what a program has saved: its file or folder in CHECKPOINT_DIR."""
+    """The file or folder in CHECKPOINT_DIR that a program has saved."""
 
 
 def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:

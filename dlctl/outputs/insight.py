@@ -115,12 +115,12 @@ class Attempt:
     resources: contract.Resources
     code_digest: str
     code_changes: list[str]
-    """Of the files that were sent, since the attempt before."""
+    """Files that were sent and differ from those of the attempt before."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What the files of a training tell; of the newest attempt, if nothing else is said."""
+    """The content of a training's files; the newest attempt's, if nothing else is said."""
 
     plan: contract.Plan
     attempts: list[Attempt]

@@ -71,7 +71,7 @@ class Ledger:
     cost: float | None
     currency: str
     memory_asked_bytes: int | None
-    """Of one learner."""
+    """Memory that one learner asked for."""
     memory_used_bytes: int | None
     """The most that any task, or learner 0, has used."""
     cpus_asked: int

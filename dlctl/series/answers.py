@@ -43,7 +43,7 @@ class Saved:
     """Unix seconds."""
     size_bytes: int | None = None
     name: str = ""
-    """Of what a program has saved of which nothing tells that it is a checkpoint."""
+    """The name of a file that a program has saved; nothing tells that it is a checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Columns:
     step_first: array[float] = field(default_factory=lambda: array("d"))
     step_last: array[float] = field(default_factory=lambda: array("d"))
     time: array[float] = field(default_factory=lambda: array("d"))
-    """Of the last point, Unix seconds; NaN if unknown."""
+    """Unix seconds of the last point; NaN if unknown."""
     low: array[float] = field(default_factory=lambda: array("d"))
     high: array[float] = field(default_factory=lambda: array("d"))
     first: array[float] = field(default_factory=lambda: array("d"))

@@ -31,7 +31,7 @@ class Utilisation:
 
     gpu_percent: float | None
     cpus: float | None
-    """Of one learner."""
+    """CPUs that one learner asked for."""
     memory_bytes: float | None
     """The most of any learner."""
     data_share: float | None

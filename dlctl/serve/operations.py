@@ -224,7 +224,7 @@ async def _json(request: Request) -> Any:
 
 
 _WORDS = {"extra_forbidden": "is not known here", "missing": "is missing"}
-"""Of faults, where those of pydantic are its own."""
+"""Words for faults in place of pydantic's own."""
 
 
 def checked(kind: type[BaseModel], value: Any, what: str) -> Any:

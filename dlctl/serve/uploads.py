@@ -34,7 +34,7 @@ MANIFEST = "manifest.yml"
 MOST_FILES, MOST_UNPACKED_BYTES = 20_000, 4 << 30
 _DEEPEST = 64
 _MOST_LISTED_BYTES = 256 * MOST_FILES
-"""Of what lists a ZIP's files, or of a header of a tar: they are read as a whole."""
+"""The size of a ZIP's directory, or of a tar's header: each is read as a whole."""
 _GIT_S, _KEPT_S = 300.0, 24 * 3600.0
 _PROTOCOLS = "https:ssh"
 URL = re.compile(r"(?:https|ssh)://[!-~]+")

@@ -30,13 +30,13 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Discovered:
-    """What a site answered about itself."""
+    """A site's answer about itself."""
 
     home: str
     user: str
     host: str
     kind: str
-    """Of the first scheduler that is there."""
+    """The kind of the first scheduler that is there."""
     offer: Offer
     """What that scheduler offers."""
     pythons: list[str]

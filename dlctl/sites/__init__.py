@@ -1,4 +1,4 @@
-"""What a site offers: its file, found, read and written, and the validated model of it.
+"""Site files: found, read, written, and validated.
 
 Imports pydantic and YAML. What passes through is a `Site`.
 """

@@ -103,7 +103,7 @@ Words = Annotated[list[Line], BeforeValidator(_words)]
 
 
 class TransportSettings(_Settings):
-    """How the site is reached."""
+    """The way to the site."""
 
     kind: Literal["ssh", "openssh", "local"]
     """`openssh`: the system's ssh, whose connection stays. `ssh`: paramiko, one a command."""
@@ -177,7 +177,7 @@ class SchedulerSettings(_Settings):
 
 
 class LauncherSettings(_Settings):
-    """How the learners of one job are started."""
+    """The launcher of a job's learners."""
 
     kind: Literal[SITE_LAUNCHERS]  # type: ignore[valid-type]
     mpi: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_]+$")
@@ -276,7 +276,7 @@ class Partition(_Settings):
 
 
 class Failures(_Settings):
-    """How often the site fails: the input of `checkpoint.every: auto`."""
+    """The site's rate of failures: the input of `checkpoint.every: auto`."""
 
     node_mtbf_s: Annotated[int | None, BeforeValidator(_duration)] = Field(
         default=NODE_MTBF_S, alias="node_mtbf", ge=1
@@ -285,7 +285,7 @@ class Failures(_Settings):
 
 
 class Price(_Settings):
-    """What an hour costs: `dlctl report` adds it up."""
+    """The price of an hour: `dlctl report` adds it up."""
 
     node_hour: float = Field(default=0.0, ge=0)
     gpu_hour: float = Field(default=0.0, ge=0)

@@ -76,7 +76,7 @@ class StoreType:
 
     @property
     def is_mounted(self) -> bool:
-        """Whether its data is used in place."""
+        """Return whether its data is used in place."""
         return self.name in MOUNTED_STORES
 
 

@@ -22,7 +22,7 @@ from learner.job.metrics import MetricsFile
 
 STATE_EVERY_S = 10.0
 _SEARCH_SHARE = 0.002
-"""Of a core, for looking for new files."""
+"""The share of a core for finding new files."""
 _MOST_FILES = 1000
 
 

@@ -1,4 +1,4 @@
-"""How far the collector has come, so that the next one goes on there; and what it complains of."""
+"""The collector's progress, so that the next one goes on there, and its complaints."""
 
 from __future__ import annotations
 

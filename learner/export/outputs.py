@@ -20,7 +20,7 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Difference:
-    """How far an output is from the expected one."""
+    """The distance of an output from the expected one."""
 
     largest: float
     """The absolute difference; infinity if shapes, dtypes or names differ."""

@@ -12,7 +12,7 @@ from dlctl.contract import Plan
 
 @dataclass(frozen=True)
 class Traits:
-    """What the watchdog must know about the program that it runs."""
+    """The watchdog's knowledge of the program that it runs."""
 
     in_shell: bool
     """Whether dlctl runs the program in a shell, which reports a signal as exit code 128 + number
@@ -25,7 +25,7 @@ class Traits:
 
 
 class FrameworkRunner(ABC):
-    """How to start a learner, and what it needs on its node."""
+    """The start of a learner, and its needs on its node."""
 
     traits: Traits
 

@@ -73,7 +73,7 @@ def is_superseded(job_dir: Path, attempt: int) -> bool:
 
 
 class HaltTime:
-    """Whether a given share of a halt's grace period is over; see psrv.push.waiting.
+    """Return whether a given share of a halt's grace period is over; see psrv.push.waiting.
 
     Calls are cheap: the directive is read at most every `POLL_S`. The clock must agree with the
     supervisor's only for learner 0, which saves and runs on the supervisor's node.

@@ -29,7 +29,7 @@ from learner.job.context import job_id
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: a verdict without the attempt's number, job id and time."""
+    """The end of an attempt: a verdict without the attempt's number, job id and time."""
 
     state: State
     """COMPLETED, FAILED, HALTED or CANCELLED."""

@@ -1,4 +1,4 @@
-"""How a learner shows where it is: on a signal it writes the stacks of all its threads to a file.
+"""Lets a learner write the stacks of all its threads to a file when it gets a signal.
 
 The signal's handler is C code of `faulthandler`: it works even in a process that is blocked. The
 same code writes the stacks to the learner's log if a fault such as SIGSEGV ends the process.

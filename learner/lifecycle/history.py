@@ -31,7 +31,7 @@ from learner.job.outcome import is_hub
 
 _MOST_FILES = 10_000
 _MOST_BYTES = 4 << 20
-"""Of learner 0's metrics: the beginning and the newest lines tell enough, whatever their number."""
+"""The most of learner 0's metrics to read: the beginning and the newest lines tell enough."""
 _MOST = 50
 """Attempts whose past a verdict carries: the newest."""
 _SILENT_S = 30.0

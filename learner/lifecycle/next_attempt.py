@@ -163,7 +163,7 @@ def reduced(plan: Plan, attempt: int, hosts: Sequence[str], left: Sequence[str])
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REMEMBERED = {VerdictKind.GPU_ERROR}
-"""Of faults that end a training. (A lost node is the batch system's to remember.)"""
+"""Faults that end a training and are remembered; the batch system remembers a lost node."""
 
 
 def remember_bad_nodes(plan: Plan, verdict: Verdict) -> None:

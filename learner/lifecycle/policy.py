@@ -20,7 +20,7 @@ WITHOUT_PROGRESS = 3
 """After this many attempts whose checkpoint did not advance, a person decides."""
 LONGEST_DELAY_S = 600.0
 GROWTH = 4.0
-"""Of the delay with each retry in vain: the few that there are have to outlast an outage."""
+"""The delay grows by this factor with each failed retry: few retries must outlast an outage."""
 JITTER = 0.25
 LEAST_TIME_S = 30.0
 """A shorter rest of the training's time is not worth a job."""

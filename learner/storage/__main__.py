@@ -1,4 +1,4 @@
-"""What the shipped scripts of stores run: `python -m learner.storage load|save|check KIND`.
+"""The program of the shipped stores' scripts: `python -m learner.storage load|save|check KIND`.
 
 Everything comes from the environment (`STORE_…`), so that no credential is an argument. Standard
 error ends with one sentence on failure; exit code 75 means that another try may work.

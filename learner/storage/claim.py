@@ -130,7 +130,7 @@ def _taken(folder: Path, token: str, watch: _Watch, waiting: Callable[[str], Non
 
 
 class _Watch:
-    """How long a claim has not changed, by this process's own clock."""
+    """Times for how long a claim has not changed, by this process's own clock."""
 
     def __init__(self, lapse_s: float) -> None:
         self._lapse_s = lapse_s

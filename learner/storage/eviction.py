@@ -1,4 +1,4 @@
-"""What the cache of a site holds, and the removal of what nobody has used for the longest time.
+"""Lists the cache of a site, and removes what nobody has used for the longest time.
 
 Data is in use while a training leads to it whose newest attempt has no verdict. Only the holder of
 a container's claim removes something there: nobody fetches into it meanwhile.

@@ -53,7 +53,7 @@ class Wanted:
 
     @property
     def count(self) -> int:
-        """How many chunks the object has; an empty one has none."""
+        """Return the number of chunks; an empty object has none."""
         return -(-self.item.size_bytes // CHUNK_BYTES)
 
     def span(self, number: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What goes with data that moves: the attempt's right to publish, and how far a transfer is.
+"""The progress of a transfer, and the attempt's right to publish it.
 
 That is in a file that the supervisor reads. Its first line is a sentence, the second the share that
 has moved, and the third, while the store fails, how often a request has been tried.
@@ -45,7 +45,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class Moving:
-    """What a file of progress tells."""
+    """The content of a file of progress."""
 
     sentence: str = ""
     share: float | None = None

@@ -117,7 +117,7 @@ def told_of(job_dir: Path, store: DataStore) -> str:
 
 
 class _News:
-    """What a running script tells, and for how long it has told nothing new."""
+    """A running script's reports, and the time since the last one."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""What of an attempt goes to a store, and in which order of folders: a tree of links.
+"""Arranges the files of an attempt that go to a store, as a tree of links.
 
 The layout is that of the service's open-source successor: the results at the top, a folder
 `learner-<number>` for each learner's log, counted from 1, `_submitted_code/model.zip`, `_output/`

@@ -26,7 +26,7 @@ class Superseded(Exception):
 
 @dataclass(frozen=True)
 class Upload:
-    """What to write where."""
+    """The files to write, and their places."""
 
     source: Path
     """A folder, whose links count as what they lead to."""

@@ -42,7 +42,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class CursorState:
-    """How far the passes are: everything before `next` is done except the ranges `undone`."""
+    """The progress of the passes: everything before `next` is done except the ranges `undone`."""
 
     samples: int
     passes: int

@@ -1,4 +1,4 @@
-"""How a learner's push reaches the shards: at once, or in a round of all learners."""
+"""Brings a learner's push to the shards: at once, or in a round of all learners."""
 
 from __future__ import annotations
 

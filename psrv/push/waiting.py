@@ -1,4 +1,4 @@
-"""How long a learner waits for others, and when it warns about that.
+"""Limits a learner's wait for others, and warns about it.
 
 A training must not stand still in silence, and a halt must not be lost to servers that are gone.
 """
@@ -51,7 +51,7 @@ def to_standard_error(line: str) -> None:
 
 @dataclass
 class WaitPolicy:
-    """How long a learner waits before it warns or gives up, and when a halt ends the wait."""
+    """The limits after which a waiting learner warns or gives up, or a halt ends the wait."""
 
     timeout_s: float
     warn: Warn = to_standard_error

@@ -280,7 +280,7 @@ class RoundsForwarder(Forwarder):
 
     @property
     def behind(self) -> int:
-        """How many rounds the replica's most advanced block has ended."""
+        """Return the number of rounds that the replica's most advanced block has ended."""
         return int(self._rounds.max(initial=0))
 
     def whole(self) -> tuple[int, int]:

@@ -106,7 +106,7 @@ class NodeServer:
 
     @property
     def lost(self) -> bool:
-        """Whether this node was given up."""
+        """Return whether this node was given up."""
         return self._settings.node in self._placement.lost_nodes
 
     def _live(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""How parameters are partitioned into shards, and what a shard's file holds: equal on all nodes."""
+"""Partitions parameters into shards, and lays out a shard's file: equal on all nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the servers of other nodes are reachable at all: behind a firewall, none ever is.
+"""Finds out if the servers of other nodes are reachable at all: behind a firewall, none ever is.
 
 A primary that is gone for a while is waited for. But learners whose pushes never reach it would
 train apart to the end, each node for itself, and nobody would know.

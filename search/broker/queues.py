@@ -111,7 +111,7 @@ class Queues:
 
     @property
     def outstanding(self) -> int:
-        """How many tasks and results of models are kept."""
+        """Return the number of tasks and results of models that are kept."""
         return len(self.tasks) + len(self.results.done)
 
     # What workers and other brokers ask ---------------------------------------------------------
@@ -269,7 +269,7 @@ class Queues:
 
     @property
     def helping_count(self) -> int:
-        """How many tasks of other brokers are here, waiting or running."""
+        """Return the number of other brokers' tasks that wait or run here."""
         return sum(map(len, self._helping.values()))
 
     def has_of(self, owner: str) -> bool:

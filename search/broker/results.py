@@ -62,7 +62,7 @@ class Mailbox:
 
     @property
     def has_reports(self) -> bool:
-        """Whether something was reported since they were last taken."""
+        """Return whether something was reported since they were last taken."""
         return bool(self._reports)
 
     def read(self, most: int, most_bytes: int) -> list[m.Accepted]:
@@ -91,7 +91,7 @@ class Results:
 
     @property
     def value_bytes(self) -> int:
-        """How long all values are that models have not taken."""
+        """Return the bytes of all values that models have not taken."""
         return sum(box.value_bytes for box in self.mailboxes.values())
 
     def mailbox(self, model: str) -> Mailbox:

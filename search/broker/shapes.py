@@ -158,7 +158,7 @@ class Entry:
 
     @property
     def cost(self) -> float:
-        """How much of a turn it takes."""
+        """Return the share of a turn that it takes."""
         return float(max(1, self.shape.cpus))
 
 

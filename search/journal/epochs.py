@@ -164,7 +164,7 @@ class Lease:
 
     @property
     def superseded(self) -> bool:
-        """Whether a later incarnation was claimed: then this one must end."""
+        """Return whether a later incarnation was claimed: then this one must end."""
         return self._superseded
 
     def close(self, state: str = LEFT) -> None:

@@ -65,7 +65,7 @@ class Log:
 
     @property
     def backlog_bytes(self) -> int:
-        """How much is not on the disk yet."""
+        """Return the bytes that are not on the disk yet."""
         return self._bytes_in - self._bytes_out
 
     def append(self, kind: int, payload: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How a process of a search runs: until a signal, or until something in it fails.
+"""Runs a process of a search until a signal, or until something in it fails.
 
 gRPC writes a line for each failed TLS handshake: strangers must not fill a server's log.
 """

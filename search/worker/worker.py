@@ -31,7 +31,7 @@ _LAST_RESULTS_S = 10.0
 
 @dataclass(frozen=True)
 class Options:
-    """How a worker runs."""
+    """The settings of a worker."""
 
     name: str
     slots: int

@@ -1,4 +1,4 @@
-"""What `dlctl show --all` prints about learners, and the servers that hold their parameters."""
+"""`dlctl show --all`: learners, and the servers that hold their parameters."""
 
 from __future__ import annotations
 

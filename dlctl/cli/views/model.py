@@ -1,4 +1,4 @@
-"""What is printed about stored models: one version, a model's versions, a difference."""
+"""Views of stored models: one version, a model's versions, a difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a search goes, and everything about one of its trials."""
+"""Views of a search's progress, and of one of its trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dlctl show` prints: the story of one training on a screen of 80 × 24, or all about it."""
+"""`dlctl show`: the story of one training on a screen of 80 × 24, or all about it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LAUNCHERS: dict[str, Launcher] = {
     launcher.kind: launcher for launcher in (Srun(), Mpirun(), Launcher())
 }
 SITE_LAUNCHERS = tuple(kind for kind, launcher in LAUNCHERS.items() if launcher.for_sites)
-"""Those that a site's file may name."""
+"""The launchers that a site's file may name."""
 _TORCHRUN = "TORCHELASTIC_"
 _RANKS = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",

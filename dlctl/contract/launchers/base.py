@@ -57,7 +57,7 @@ class LaunchError(Exception):
 
 
 class Launcher:
-    """How the learners of a job are started: this one starts a single learner as a plain child.
+    """Starts the learners of a job; this launcher starts a single learner as a plain child.
 
     The class of a program that starts N processes, such as srun, overrides what differs.
 

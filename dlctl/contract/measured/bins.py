@@ -21,7 +21,7 @@ LEAST_STRETCHES, MOST_STRETCHES = 20, 640
 USUAL_BYTES, MOST_BYTES = 4 * 1024 * 1024, 32 * 1024 * 1024
 """The size of `X.bins` from which on stretches are joined, down to `LEAST_STRETCHES`; its limit."""
 LEAST_LINES = 16
-"""Of a stretch in a file that has just begun to have bins."""
+"""Lines of a stretch in a file that has just begun to have bins."""
 
 Series = tuple[str, str]
 """The group and the name of values."""
@@ -33,7 +33,7 @@ class Bin:
 
     count: int
     step_first: float
-    """Of the first value that is a number, if any is."""
+    """The step of the first value that is a number, if any is."""
     step_last: float
     time_last: float
     """Unix seconds; NaN if unknown."""

@@ -56,7 +56,7 @@ class Notify:
     """The receivers of notices, and their events."""
 
     on: list[str] = field(default_factory=lambda: list(BY_DEFAULT))
-    """Of `started`, `failed`, `plateau`, `finished`."""
+    """Some of `started`, `failed`, `plateau`, `finished`."""
     email: str | None = None
     """Without `smtp` Slurm sends the mails."""
     smtp: Smtp | None = None

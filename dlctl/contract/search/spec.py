@@ -1,4 +1,4 @@
-"""What was decided before a search began: its specification, strategies, and a trial's plan."""
+"""Decisions made before a search begins: its specification, strategies, and a trial's plan."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class KeptFile:
     begin_bytes: int = 0
     """The offset of the first line."""
     bins: bytes = b""
-    """Of what is before them."""
+    """Bins of what is before the lines."""
     lines: bytearray = field(default_factory=bytearray)
 
     @property

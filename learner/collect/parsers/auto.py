@@ -25,7 +25,7 @@ _RICH_BAR = re.compile(r"\s*Epoch (\d+)/\S+ .*?\b(\d+)/(\d+) [\d:]+ • ")
 _LIGHTNING = re.compile(r"(?:Epoch|Training epoch) (\d+)$")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 _WORDS = ("Iteration", " net output", "Epoch ", "%|", "{'", " - ", "━")
-"""Of each rule's lines; a line without any of them fits none."""
+"""A line without any of these words fits no rule."""
 _MOST_CHARACTERS = 4096
 """A longer line fits no rule, so that none of them can take long."""
 _NO_LITERAL = re.compile(r"\b(nan|inf)\b(?!')")

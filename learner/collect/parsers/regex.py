@@ -20,7 +20,7 @@ from dlctl.contract.metrics import SUBID, MetricsLine
 from learner.collect.parsers.record import Draft, Kind, LineParser, kind_of
 
 LIMIT_S = 0.5
-"""Of processor time for one match: an overloaded node is no fault of the expression."""
+"""Processor time for one match: an overloaded node is no fault of the expression."""
 _MOST_MEMORY = 64 * 1024
 """Characters of a window that are kept for the next process."""
 

@@ -14,7 +14,7 @@ from learner.collect.usage.files import KernelFile, Rates, counters, open_file
 from learner.system.processes import descendants
 
 _LOOK_SHARE = 0.002
-"""Of a core, for looking for new processes: among thousands that takes tens of milliseconds."""
+"""The share of a core for finding new processes: thousands take tens of milliseconds."""
 _IO = {
     b"rchar": names.READ_BYTES_PER_S,
     b"wchar": names.WRITE_BYTES_PER_S,

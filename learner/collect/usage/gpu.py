@@ -1,4 +1,4 @@
-"""What the learner's GPUs do, by NVIDIA's library NVML. Its handles stay open.
+"""Measures the learner's GPUs by NVIDIA's library NVML, whose handles stay open.
 
 `pynvml` is imported only where the library is there: it belongs to the driver.
 """

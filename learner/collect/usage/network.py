@@ -1,4 +1,4 @@
-"""What goes over the node's network devices and InfiniBand ports."""
+"""Measures the traffic of the node's network devices and InfiniBand ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learner has used at most since the attempt began: a small file that is kept new."""
+"""Keeps a small file of the most that a learner has used since the attempt began."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from learner.job.batch.base import UNEXPLAINED, BatchSystem, Ending, Silent
 HOSTS_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 20.0
 ENDING_TIMEOUT_S = 5.0
-"""Of Slurm's KillWait (30 s) the learners get 20 s."""
+"""Slurm's KillWait is 30 s, of which the learners get 20 s."""
 ACCOUNTING_TRIES = 10
 _NOT_OVER = ("PENDING", "CONFIGURING", "RUNNING")
 _OPTION = "#SBATCH --"

@@ -41,7 +41,7 @@ class Place:
 
     @property
     def etags_are_md5(self) -> bool:
-        """Whether an etag that looks like an MD5 is one: not where the server encrypts objects."""
+        """Return whether etags are MD5 sums: not where the server encrypts objects."""
         return self.settings.get("etags", "md5") != "opaque"
 
 
@@ -183,7 +183,7 @@ class Digests:
 
     @property
     def is_large(self) -> bool:
-        """Whether the file is written in parts."""
+        """Return whether the file is written in parts."""
         return self.size_bytes >= LARGE_BYTES
 
     @property
@@ -226,7 +226,7 @@ class Reading:
 
     @property
     def digests(self) -> Digests:
-        """What is known of the content once all of it was read."""
+        """The checksums of the content once all of it was read."""
         parts = self._parts or [hashlib.md5(usedforsecurity=False)]
         md5s = tuple(each.hexdigest() for each in parts)
         return Digests(self._size_bytes, self._sha256.hexdigest(), md5s)

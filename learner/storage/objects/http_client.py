@@ -24,7 +24,7 @@ _PIECE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered: a status below 500."""
+    """A server's answer with a status below 500."""
 
     status: int
     headers: Mapping[str, str]

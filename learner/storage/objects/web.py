@@ -16,7 +16,7 @@ _REDIRECTS = 5
 
 
 class Web:
-    """What a web server has below `connection.url`; see `ObjectStore`."""
+    """The files of a web server below `connection.url`; see `ObjectStore`."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
