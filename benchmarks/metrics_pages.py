@@ -38,7 +38,7 @@ from benchmarks.report import Load, Result
 from benchmarks.slurm import slurm
 from benchmarks.start_up import dlctl_argv
 from dlctl import contract
-from dlctl.contract.ground.tfrecord import record as event_record
+from dlctl.contract.ground.protobuf import record as event_record
 from dlctl.contract.metrics import Source
 from dlctl.outputs.metrics.formats import scalar_event, write_events
 from dlctl.record import Record, RecordStore

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from dlctl.contract.ground.digests import sha256_of
+from dlctl.contract.ground.whole_files import sha256_of
 
 SENT_INDEX = ".dlctl-index"
 """The index of a sent folder, in it: a line per file, `<sha256> <bytes> <kind> <path>`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract.metrics import NO_STEP, EventKind, Source
 from dlctl.series.answers import found_events
-from dlctl.series.smooth import smoothed
+from dlctl.series.curve import smoothed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

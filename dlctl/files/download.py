@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.ground.whole_files import sha256_of
 from dlctl.errors import ConnectionLost, TransferError, TransportTimeout
 from dlctl.files import large, small
 from dlctl.files.large import Partial, tidy

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import MADE_FILES, ModelFile, ModelVersion
-from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.ground.whole_files import sha256_of
 from dlctl.errors import ResultsError
 from dlctl.files.download import download
 from dlctl.files.listing import refuse_outside

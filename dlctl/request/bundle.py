@@ -17,8 +17,8 @@ from typing import Literal
 from dlctl import contract
 from dlctl.contract import BY_DLCTL, SentFile
 from dlctl.contract.ground.amounts import format_bytes
-from dlctl.contract.ground.digests import sha256_of
 from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.ground.whole_files import sha256_of
 from dlctl.errors import BundleError
 from dlctl.files.archive import Entry
 from dlctl.request.ignore import (

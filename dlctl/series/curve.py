@@ -11,7 +11,7 @@ from operator import mul
 
 from dlctl.contract.measured.bins import Bin
 from dlctl.contract.measured.judged import Key, is_better_lower, key_of
-from dlctl.contract.metrics import NO_STEP
+from dlctl.contract.metrics import NO_STEP, Source
 
 _FIRST = 16
 __all__ = ["Columns", "Curve", "Ends", "Key", "key_of", "merged"]
@@ -275,3 +275,47 @@ def _extreme(
             return begin
         found = pick(known)
     return begin + part.index(found)
+
+
+_UNITS = 1000
+_BEFORE = 1000
+"""The number of bins that stand for the points before the window."""
+
+
+def smoothed(
+    curve: Curve, factor: float, length: tuple[float, float], shown: Columns, *, by_time: bool
+) -> list[float]:
+    """Return the smoothed values of a window.
+
+    Args:
+        factor: the share that the past keeps after a thousandth of the run: from 0 to below 1.
+        length: of the whole run, in steps and in seconds, so that all of its curves are smoothed
+            alike, however many points each has.
+        shown: the window, as `Curve.view` has returned it.
+        by_time: whether the window is one of times.
+    """
+    measured_by_time = curve.key.source == Source.NODE.value
+    unit = length[measured_by_time] / _UNITS or 1.0
+    found: list[float] = []
+    sum_, weight, place = 0.0, 0.0, math.nan
+    for columns in (_before(curve, shown, by_time), shown):
+        places = columns.time if measured_by_time else columns.step_last
+        for at, value in zip(places, columns.mean, strict=True):
+            if math.isfinite(value):
+                kept = factor ** ((at - place) / unit) if at > place else factor
+                sum_ = kept * sum_ + (1 - kept) * value
+                weight = kept * weight + 1 - kept
+                place = at
+            if columns is shown:
+                found.append(sum_ / weight if weight else math.nan)
+    return found
+
+
+def _before(curve: Curve, shown: Columns, by_time: bool) -> Columns:
+    """Return what is before a window, in a few bins."""
+    if not len(shown):
+        return Columns()
+    first = shown.time[0] if by_time else shown.step_first[0]
+    found = curve.view(-math.inf, first, _BEFORE, by_time)
+    found.cut(bisect_left(found.time if by_time else found.step_last, first))
+    return found

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from dlctl.contract import State
 from dlctl.contract.metrics import NO_STEP, EventKind
-from dlctl.series.curve import Curve
+from dlctl.series.curve import Curve, smoothed
 from dlctl.series.pace import progress
 from dlctl.series.readable import readable
 from dlctl.series.run import Run
-from dlctl.series.smooth import smoothed
 from dlctl.terminal.plot import Drawn, Plot, beyond, draw, robust_limits
 from dlctl.terminal.text import BOLD, CURVES, DIM, Line, beside, page
 from dlctl.terminal.words import Shown, Still, heading, help_on, why, words

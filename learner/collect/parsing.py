@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dlctl.contract.ground.follow import Follower, LineFollower, Position
-from dlctl.contract.ground.tfrecord import HEAD_BYTES, BrokenFile
+from dlctl.contract.ground.protobuf import HEAD_BYTES, BrokenFile
 from dlctl.contract.metrics import MetricsLine
 from learner.collect.parsers.record import LineParser
 from learner.collect.parsers.tensorboard import EventParser

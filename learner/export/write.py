@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dlctl.contract import whole_path
-from dlctl.contract.ground.digests import sha256_of
+from dlctl.contract.ground.whole_files import sha256_of
 from learner.errors import UserFault
 from learner.export import formats
 from learner.export.formats import ExportTask, Format, Run

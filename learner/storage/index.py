@@ -13,7 +13,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
 from dlctl.contract.ground.amounts import counted, format_bytes
-from dlctl.contract.ground.digests import sha256_of
+from dlctl.contract.ground.whole_files import sha256_of
 from learner.storage.progress import Tick
 
 _PATIENCE_S = 10.0

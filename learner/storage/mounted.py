@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex, whole_path
 from dlctl.contract.ground.amounts import counted
-from dlctl.contract.ground.digests import sha256_of
+from dlctl.contract.ground.whole_files import sha256_of
 from learner.errors import UserFault
 from learner.storage.progress import Publication
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, VerdictKind
-from dlctl.contract.ground.digests import sha256_of
+from dlctl.contract.ground.whole_files import sha256_of
 from learner.job.directives import is_gone
 from learner.job.outcome import Outcome, failed
 from learner.storage.progress import Tick

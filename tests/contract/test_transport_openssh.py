@@ -26,7 +26,7 @@ from ssh_servers import SSHD, block, fingerprint, running_sshd, served
 from dlctl.errors import AuthError, ConnectError, ConnectionLost, HostKeyError, TransportError
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree, upload
-from dlctl.transport.control_path import control_path
+from dlctl.transport.openssh import control_path
 
 PAM_OATH = next(Path("/usr/lib").glob("*/security/pam_oath.so"), None)
 SECRET = b"12345678901234567890"
@@ -186,7 +186,7 @@ def test_a_folder_with_a_long_path_is_passed_over_and_one_for_others_refused(mon
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp/" + "x" * 90)
     assert control_path("host").parent == Path(f"/tmp/dlctl-{os.getuid()}")
     with tempfile.TemporaryDirectory() as folder:  # a short path
-        monkeypatch.setattr("dlctl.transport.control_path._folders", lambda: [Path(folder)])
+        monkeypatch.setattr("dlctl.transport.openssh._folders", lambda: [Path(folder)])
         Path(folder).chmod(0o755)
         with pytest.raises(ConnectError, match=f"{folder} is open to other users"):
             control_path("host")

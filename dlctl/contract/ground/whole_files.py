@@ -1,11 +1,12 @@
-"""Write files whole, and make names durable."""
+"""Write files whole, make names durable, and sum up contents."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -91,3 +92,17 @@ def _sync(path: Path, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+def sha256_of(path: Path, tick: Callable[[], None] | None = None) -> str:
+    """Return the SHA-256 of a file, read in chunks; `tick` is called after each."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            if tick is not None:
+                tick()
+    return digest.hexdigest()

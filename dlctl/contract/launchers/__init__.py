@@ -9,10 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dlctl.contract.launchers.base import Lack, Launcher, LaunchError, LaunchRequest, Ranks
+from dlctl.contract.launchers.base import (
+    Lack,
+    Launcher,
+    LaunchError,
+    LaunchRequest,
+    Ranks,
+    SrunSteps,
+)
 from dlctl.contract.launchers.mpirun import Mpirun
 from dlctl.contract.launchers.srun import Srun
-from dlctl.contract.launchers.srun_steps import SrunSteps
 
 LAUNCHERS: dict[str, Launcher] = {
     launcher.kind: launcher for launcher in (Srun(), Mpirun(), Launcher())

@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dlctl.contract.launchers.base import Lack, Launcher, LaunchError, LaunchRequest, Ranks, number
-from dlctl.contract.launchers.srun_steps import SrunSteps
+from dlctl.contract.launchers.base import (
+    Lack,
+    Launcher,
+    LaunchError,
+    LaunchRequest,
+    Ranks,
+    SrunSteps,
+    number,
+)
 
 if TYPE_CHECKING:
     from dlctl.contract.plan import Resources

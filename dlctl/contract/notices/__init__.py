@@ -6,6 +6,5 @@ notice by creating its file exclusively; a claim whose sending failed is given b
 
 from __future__ import annotations
 
-from dlctl.contract.notices.endpoints import *  # noqa: F403
 from dlctl.contract.notices.notice import *  # noqa: F403
-from dlctl.contract.notices.webhooks import *  # noqa: F403
+from dlctl.contract.notices.webhooks import *  # noqa: F403  # noqa: F403

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
 
-from dlctl.contract.ground.protobuf import block, varint
+from dlctl.contract.ground.protobuf import block, record, varint
 from dlctl.contract.ground.safe_text import cells_for
-from dlctl.contract.ground.tfrecord import record
 from dlctl.contract.measured.utilisation import maximum
 from dlctl.contract.metrics import NO_STEP, Source
 from dlctl.errors import Misused, ResultsError

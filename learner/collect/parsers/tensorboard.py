@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dlctl.contract.ground import protobuf as pb
-from dlctl.contract.ground.tfrecord import BrokenFile, records
+from dlctl.contract.ground.protobuf import BrokenFile, records
 from dlctl.contract.metrics import SUBID, MetricsLine
 from learner.collect.parsers.record import ITERATION, TIMES, Draft, Kind
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlctl.contract.ground.digests import sha256_of
+from dlctl.contract.ground.whole_files import sha256_of
 from dlctl.errors import TransferError
 from dlctl.files import small, target
 from dlctl.files.download import download

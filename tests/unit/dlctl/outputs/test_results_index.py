@@ -10,7 +10,7 @@ import torch
 
 from dlctl import contract
 from dlctl.contract import ResultsIndex
-from dlctl.contract.ground.digests import sha256_of
+from dlctl.contract.ground.whole_files import sha256_of
 from learner.export import export
 from learner.storage.index import tell_index, write_index
 

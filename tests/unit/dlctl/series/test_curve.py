@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from dlctl.contract.measured.bins import Stretch, decode
 from dlctl.contract.metrics import make_line
-from dlctl.series.curve import Curve, Key
-from dlctl.series.smooth import smoothed
+from dlctl.series.curve import Curve, Key, smoothed
 
 KEY = Key("loop", 0, "", "loss")
 

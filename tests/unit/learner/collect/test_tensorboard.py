@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from repository import REPOSITORY
 
 from dlctl.contract.ground.follow import CHUNK_BYTES
-from dlctl.contract.ground.tfrecord import BrokenFile
+from dlctl.contract.ground.protobuf import BrokenFile
 from learner.collect.parsers.tensorboard import EventParser
 from learner.collect.parsing import EventFeed
 
