@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mpi_programs import REPOSITORY, TIME_LIMIT_S, mpi_command, mpi_environment
+from server_job import loop_plan
 from zygote import Zygote
 
 from dlctl import contract
@@ -37,7 +35,7 @@ class Job:
     plan: contract.Plan
     zygote: Zygote
 
-    def train(self, attempt: int = 1, **env: str) -> subprocess.CompletedProcess[str]:
+    def train(self, attempt=1, **env):
         """Run the built-in loop in as many ranks as the plan has learners."""
         plan = self.directory / contract.plan_file(attempt)
         (self.directory / contract.attempt_dir(attempt)).mkdir(parents=True, exist_ok=True)
@@ -64,66 +62,46 @@ class Job:
             check=False,
         )
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self):
         """Return results/model.pt."""
         import torch
 
         loaded = torch.load(self.directory / "results" / "model.pt", weights_only=True)
         return dict(loaded)
 
-    def change(self, **fields: Any) -> None:
+    def change(self, **fields):
         """Rewrite the plan."""
         self.plan = replace(self.plan, **fields)
         contract.write_whole(self.directory / contract.PLAN, contract.to_json(self.plan))
 
 
-def make_plan(directory: Path, learners: int, arguments: dict[str, Any]) -> contract.Plan:
-    return contract.Plan(
-        training_id=f"t-{os.getpid()}", name="test", version="1", description="", site="local",
-        root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY), code_digest="",
-        created_at="2026-01-01T00:00:00Z", dlctl_version="0",
-        resources=contract.Resources(
-            learners=learners, nodes=1, learners_per_node=[learners], first_ranks=[0],
-            cpus_per_learner=1,
-            threads_per_learner=1, gpus_per_learner=0, memory_bytes_per_learner=None,
-            memory_bytes_per_node=None, gpus_per_node=0, time_s=None, halt_margin_s=60,
-        ),
-        batch=contract.Batch("local"),
-        launch=contract.Launch("direct" if learners == 1 else "mpirun", []),
-        environment=contract.Environment(sys.executable),
-        framework=contract.Framework("pytorch", None, None, "train.py", arguments),
-        training=contract.Training(epochs=3, batch_size=10, seed=5, log_every_steps=2),
-        checkpoint=contract.CheckpointPolicy(),
-    )  # fmt: skip
-
-
 @pytest.fixture
-def make_job(tmp_path: Path, zygote: Zygote) -> Callable[..., Job]:
+def make_job(tmp_path, zygote):
     """Return a function that makes a job directory from the text of a train.py."""
-    made: list[Path] = []
+    made = []
 
-    def make(program: str, learners: int = 1, arguments: Any = None, **fields: Any) -> Job:
+    def make(program, learners=1, arguments=None, **fields):
         directory = tmp_path / f"job {len(made)}"
         made.append(directory)
         (directory / contract.CODE).mkdir(parents=True)
         (directory / contract.CODE / "train.py").write_text(program)
-        job = Job(directory, make_plan(directory, learners, arguments or {}), zygote)
-        job.change(**fields)
+        launch = contract.Launch("direct" if learners == 1 else "mpirun", [])
+        job = Job(directory, loop_plan(directory, learners, launch, 10), zygote)
+        framework = replace(job.plan.framework, arguments=arguments or {})
+        job.change(**{"framework": framework, **fields})
         return job
 
     return make
 
 
 @pytest.fixture(scope="session")
-def run_ranks(zygote: Zygote) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_ranks(zygote):
     """Return a function that runs a script in so many ranks.
 
     Forks of the zygote, unless the interpreter of the tests is to start them (`fresh`).
     """
 
-    def run(
-        ranks: int, script: Path, *arguments: str, fresh: bool = False, **env: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(ranks, script, *arguments, fresh=False, **env):
         python = (sys.executable,) if fresh else zygote.rank()
         return subprocess.run(
             [*mpi_command(ranks, python), str(script), *arguments],

@@ -1,7 +1,5 @@
 """Drain one FileCursor on all ranks: FOLDER. Run by test_exchange.py under mpiexec."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,7 +11,7 @@ from psrv.cursor.file import FileCursor
 SAMPLES, PASSES = 97, 3
 
 
-def main() -> None:
+def main():
     comm = MPI.COMM_WORLD
     for size in (1, 10, 97, 250):  # some chunks are larger than a pass
         with FileCursor(Path(sys.argv[1]) / f"cursor-{size}", SAMPLES, PASSES) as cursor:

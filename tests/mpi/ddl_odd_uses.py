@@ -1,7 +1,5 @@
 """More of ddl_program.py: what programs do with weights and gradients. Not a test by itself."""
 
-from __future__ import annotations
-
 import torch
 from ddl_training import (
     STEPS,
@@ -21,7 +19,7 @@ from learner import ddl
 from learner.errors import UserFault
 
 
-def check_replaced() -> None:
+def check_replaced():
     """Weights that the program gives other memory count as if it had changed them in place."""
     model, expected = Net(), Net()
     wrapper, plain = ddl.DistributedOptimizer(sgd(model)), sgd(expected)
@@ -44,7 +42,7 @@ def check_replaced() -> None:
     wrapper.close()
 
 
-def check_replaced_gradients() -> None:
+def check_replaced_gradients():
     """After `.grad.data = …` the next pass's gradients are exchanged as before."""
     model, expected = Net(), Net()
     reference(expected, sgd(expected))
@@ -58,7 +56,7 @@ def check_replaced_gradients() -> None:
     wrapper.close()
 
 
-def check_changed_form() -> None:
+def check_changed_form():
     """Another dtype after wrapping is refused where weights are shared."""
     model = nn.Linear(3, 3)
     wrapper = ddl.DistributedOptimizer(sgd(model))
@@ -70,7 +68,7 @@ def check_changed_form() -> None:
     refuses("after its optimizer was wrapped", wrapper.step)
 
 
-def check_two_in_one_storage() -> None:
+def check_two_in_one_storage():
     """Parameters that lie in one place stay tied, however the optimizer sees them."""
     model, expected = nn.Linear(4, 4), nn.Linear(4, 4)
     expected.load_state_dict(model.state_dict())
@@ -90,7 +88,7 @@ def check_two_in_one_storage() -> None:
     wrapper.close()
 
 
-def check_unexchanged() -> None:
+def check_unexchanged():
     """A step with gradients that the learners did not exchange is refused."""
     model = Net()
     wrapper = ddl.DistributedOptimizer(sgd(model))
@@ -117,7 +115,7 @@ def check_unexchanged() -> None:
     wrapper.close()
 
 
-def check_interrupted() -> None:
+def check_interrupted():
     """After an error in a backward pass that the program catches, no step is taken."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     wrapper = ddl.DistributedOptimizer(sgd(model))
@@ -126,7 +124,7 @@ def check_interrupted() -> None:
     before = weights(model)
     middle = model[0](torch.ones(3))
 
-    def fail(_: torch.Tensor) -> None:
+    def fail(_):
         raise RuntimeError("no memory")
 
     middle.register_hook(fail)
@@ -140,7 +138,7 @@ def check_interrupted() -> None:
     wrapper.close()
 
 
-def check_versions() -> None:
+def check_versions():
     """torch's own check sees that a step changed what an earlier graph has saved."""
     model = nn.Sequential(nn.Linear(30, 30), nn.Linear(30, 30))
     wrapper = ddl.DistributedOptimizer(sgd(model))
@@ -156,7 +154,7 @@ def check_versions() -> None:
     wrapper.close()
 
 
-def check_all() -> None:
+def check_all():
     """Check all of it."""
     check_replaced()
     check_replaced_gradients()

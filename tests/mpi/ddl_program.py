@@ -4,14 +4,11 @@ Argument: a JSON file with cases for allreduce_n.
 Not a test by itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import ddl_odd_uses
 import ddl_states
@@ -28,7 +25,7 @@ if "TORCHELASTIC_RUN_ID" not in os.environ:  # there all is as in a program of a
     torch_compiler.import_late()
 
 
-def raises(text: str, call: Any, *args: Any, **kwargs: Any) -> None:
+def raises(text, call, *args, **kwargs):
     try:
         call(*args, **kwargs)
     except UserFault as error:
@@ -37,7 +34,7 @@ def raises(text: str, call: Any, *args: Any, **kwargs: Any) -> None:
         raise AssertionError(f"no error about {text}")
 
 
-def check_torchrun() -> None:
+def check_torchrun():
     """A group of the user's own that knows GPUs only serves, and stays; ours can begin again."""
     torch.distributed.init_process_group("cuda:gloo")
     for ours in (False, True, True):
@@ -50,7 +47,7 @@ def check_torchrun() -> None:
             torch.distributed.destroy_process_group()
 
 
-def check_init() -> None:
+def check_init():
     raises("was not called", ddl.rank)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         check_torchrun()
@@ -83,7 +80,7 @@ def check_init() -> None:
     ddl.barrier()
 
 
-def rows_of(shape: list[int], dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
+def rows_of(shape, dtype, seed):
     """Return every learner's tensor."""
     made = []
     for rank in range(ddl.size()):
@@ -92,12 +89,12 @@ def rows_of(shape: list[int], dtype: torch.dtype, seed: int) -> list[torch.Tenso
     return made
 
 
-def exact(rows: list[torch.Tensor], op: str) -> torch.Tensor:
+def exact(rows, op):
     total = torch.stack([row.double() for row in rows]).sum(0)
     return total / len(rows) if op == "avg" else total
 
 
-def assert_close(result: torch.Tensor, expected: torch.Tensor, what: Any) -> None:
+def assert_close(result, expected, what):
     # Terms may cancel: the error is one of the terms, which are of the order of 100.
     # One rounding of a half; float32's own for the others.
     rtol = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float64: 1e-13}
@@ -108,7 +105,7 @@ def assert_close(result: torch.Tensor, expected: torch.Tensor, what: Any) -> Non
     assert not error.numel() or float(error.max()) <= bound, (what, float(error.max()), bound)
 
 
-def check_cases(cases: list[dict[str, Any]]) -> str:
+def check_cases(cases):
     """N tensors in one shot, compared with float64; the bits of all results, as a digest."""
     digest = hashlib.sha256()
     for number, case in enumerate(cases):
@@ -142,7 +139,7 @@ def check_cases(cases: list[dict[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-def check_empty_n() -> None:
+def check_empty_n():
     shapes = [(3, 5), (), (1000, 70), (0,), (7,)]
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
         tensors = ddl.empty_n(shapes, dtype=dtype)
@@ -162,7 +159,7 @@ def check_empty_n() -> None:
             assert_close(tensor, exact(row, "sum"), (dtype, "backwards"))
 
 
-def check_check() -> None:
+def check_check():
     """A wrong sum is found, and the worst tensor is named; endless values are no error."""
     raises("op is 'max'", ddl.allreduce_n, [torch.ones(1)], "max")
     tensors = {name: torch.full((50,), 1.0 + ddl.rank()) for name in ("fine", "bad", "worse")}
@@ -170,7 +167,7 @@ def check_check() -> None:
     reducer = ddl.api._state().reducer
     right = reducer.reduce
 
-    def wrong(values: Any, results: Any, divisor: int) -> None:
+    def wrong(values, results, divisor):
         right(values, results, divisor)
         for name, result in zip(sorted(tensors), results, strict=True):
             result[3] *= {"fine": 1.0, "bad": 1.1, "worse": 1.5}[name]
@@ -189,7 +186,7 @@ def check_check() -> None:
     )
 
 
-def check_broadcast() -> None:
+def check_broadcast():
     torch.manual_seed(ddl.rank())
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     model[1].running_mean.fill_(ddl.rank() + 1.0)
@@ -207,7 +204,7 @@ def check_broadcast() -> None:
     assert ddl.broadcast_object({"from": ddl.rank()}) == {"from": 0}
 
 
-def check_partition() -> None:
+def check_partition():
     collect, size = ddl.api._state().exchange.collect, ddl.size()
     for count in (16, 17, 3 * size):
         samples = [f"sample {i}" for i in range(count)]
@@ -229,7 +226,7 @@ def check_partition() -> None:
     assert list(in_order) == list(range(ddl.rank(), 10 * size, size))
 
 
-def check_scaling() -> None:
+def check_scaling():
     assert ddl.scale_learning_rate(0.5) == 0.5 * ddl.size()
     parameters = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
     plain = torch.optim.SGD(
@@ -239,14 +236,14 @@ def check_scaling() -> None:
     assert [g["lr"] for g in plain.param_groups] == [0.1 * ddl.size(), 1.0 * ddl.size()]
 
 
-def place_on_nodes(nodes: str) -> None:
+def place_on_nodes(nodes):
     """Let the learners believe that they are on these nodes, one letter each."""
     from learner import exchange
     from learner.exchange.mpi import MpiGroup
     from learner.exchange.topology import make_topology
 
     class Placed(MpiGroup):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self._node = self.comm.Split(ord(nodes[self.rank]), self.rank)
             self.topology = make_topology(self.rank, list(nodes))
@@ -255,7 +252,7 @@ def place_on_nodes(nodes: str) -> None:
     exchange._mpi_group = lambda _: Placed()
 
 
-def main() -> None:
+def main():
     torch.set_num_threads(1)
     if "NODES" in os.environ:
         place_on_nodes(os.environ["NODES"])

@@ -1,11 +1,7 @@
 """More of ddl_program.py: states, checkpoints, local SGD, faults. Not a test by itself."""
 
-from __future__ import annotations
-
 import copy
 import io
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from ddl_training import (
@@ -26,13 +22,13 @@ from ddl_training import (
 from torch import nn
 
 from learner import ddl
-from learner.checkpoint.load import Loaded, filled
+from learner.checkpoint.load import filled
 from learner.ddl.reducer import _kind
 from learner.errors import UserFault
 from learner.training.optimizer_state import OptimizerState
 
 
-def check_state_dict() -> None:
+def check_state_dict():
     """The state is whole on every learner, fits a plain optimizer, and training continues alike."""
     for make in (adam, sgd, lambda m: torch.optim.Adagrad(m.parameters(), lr=0.1),
                  lambda m: Own(m.parameters(), lr=0.01)):  # fmt: skip
@@ -68,7 +64,7 @@ def check_state_dict() -> None:
         check_wrapping_anew(make, through)
 
 
-def check_scaler() -> None:
+def check_scaler():
     """torch.amp's scaler with a fused step, whose own scaling it must not use on a wrapper."""
     torch.manual_seed(1)
     model, expected = nn.Linear(8, 8), nn.Linear(8, 8)
@@ -88,7 +84,7 @@ def check_scaler() -> None:
     wrapper.close()
 
 
-def check_checkpoints(folder: str) -> None:
+def check_checkpoints(folder):
     """Saved by all learners, in the middle; a new model and optimizer continue to the same bits."""
     through, model = Net(), Net()
     wrapper = ddl.DistributedOptimizer(adam(through))
@@ -113,16 +109,15 @@ def check_checkpoints(folder: str) -> None:
     check_reading_parts(folder, weights(through))
 
 
-def check_reading_parts(folder: str, expected: torch.Tensor) -> None:
+def check_reading_parts(folder, expected):
     """As the built-in loop resumes: each learner reads the state of what it is going to step."""
     model = Net()
     wrapper = ddl.DistributedOptimizer(adam(model))
 
-    def use(loaded: Loaded) -> dict[str, torch.Tensor]:
+    def use(loaded):
         tree = loaded.tree()
         OptimizerState(wrapper).load_stored(tree["optimizer"])
-        restored: dict[str, torch.Tensor] = filled(tree["model"])
-        return restored
+        return filled(tree["model"])
 
     with ddl.Checkpoints(folder) as checkpoints:
         found = checkpoints._engine.load(use)
@@ -135,15 +130,15 @@ def check_reading_parts(folder: str, expected: torch.Tensor) -> None:
     assert torch.equal(weights(model), expected)
 
 
-def moments(state: Any) -> int:
+def moments(state):
     return sum(entry["exp_avg"].numel() for entry in state.values())
 
 
-def nodes() -> int:
+def nodes():
     return ddl.api._state().exchange.topology.nodes
 
 
-def check_wrapping_anew(make: Callable[[nn.Module], Any], through: nn.Module) -> None:
+def check_wrapping_anew(make, through):
     """A closed one leaves weights and state whole: an optimizer continues in another wrapper."""
     model = Net()
     optimizer = make(model)
@@ -157,7 +152,7 @@ def check_wrapping_anew(make: Callable[[nn.Module], Any], through: nn.Module) ->
     assert held <= {id(p) for p in model.parameters()}
 
 
-def check_local_sgd() -> None:
+def check_local_sgd():
     """Each learner alone for three steps; then all have the mean."""
     models = [Net() for _ in range(ddl.size())]
     plain = [sgd(model) for model in models]
@@ -196,10 +191,10 @@ def check_local_sgd() -> None:
     wrapper.close()
 
 
-def check_two_optimizers() -> None:
+def check_two_optimizers():
     """Two networks that learn from each other, as in a GAN: a pass reaches both."""
 
-    def train(makes: Any, means: Callable[[list[nn.Module], Callable[[int], Any]], None]) -> Any:
+    def train(makes, means):
         nets = [Net(), Dense(torch.float32, torch.contiguous_format)]
         optimizers = [makes(net) for net in nets]
         for step in range(3):
@@ -212,13 +207,13 @@ def check_two_optimizers() -> None:
             getattr(optimizer, "close", lambda: None)()
         return nets
 
-    def alone(nets: list[nn.Module], loss: Callable[[int], Any]) -> None:
+    def alone(nets, loss):
         both = nn.ModuleList(nets)
         rows = [own_gradients(both, loss(rank)) for rank in range(ddl.size())]
         for parameter, grad in zip(both.parameters(), average(rows), strict=True):
             parameter.grad = grad
 
-    def together(nets: list[nn.Module], loss: Callable[[int], Any]) -> None:
+    def together(nets, loss):
         loss(ddl.rank()).backward()
 
     expected = train(sgd, alone)
@@ -227,7 +222,7 @@ def check_two_optimizers() -> None:
         assert_equal(one, other, "two optimizers")
 
 
-def check_lists() -> None:
+def check_lists():
     """Lists that differ are named on every learner, also where some of them have memory for it."""
     few, many = [torch.ones(3)], [torch.ones(5), torch.ones(7)]
     reducer = ddl.api._state().reducer
@@ -255,7 +250,7 @@ def check_lists() -> None:
     assert ddl.allreduce_n(few)[0].tolist() == [ddl.size()] * 3
 
 
-def check_faults() -> None:
+def check_faults():
     """What can't go well is said on every learner, before the first step."""
     model, last = Net(), ddl.size() - 1
     named = dict(model.named_parameters())
@@ -285,7 +280,7 @@ def check_faults() -> None:
     wrapper.close()
 
 
-def check_closing() -> None:
+def check_closing():
     """After ddl.shutdown() the weights are the learner's own, equal, and can be trained on."""
     model = Net()
     wrapper = ddl.DistributedOptimizer(adam(model))

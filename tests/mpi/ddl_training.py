@@ -4,9 +4,6 @@ The reference runs every learner's batch one after the other, sums the gradients
 takes the step of an ordinary optimizer. Not a test by itself.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +20,7 @@ Options = dict[str, Any]
 class Net(nn.Module):
     """Every kind of parameter: tied, frozen, used by one learner, by nobody, perhaps sparse."""
 
-    def __init__(self, sparse: bool = False) -> None:
+    def __init__(self, sparse=False):
         super().__init__()
         torch.manual_seed(3)
         self.table = nn.Embedding(40, 6, sparse=sparse)
@@ -37,7 +34,7 @@ class Net(nn.Module):
         self.never = nn.Linear(5, 5)
         self.scale = nn.Parameter(torch.tensor(1.5))
 
-    def forward(self, tokens: torch.Tensor, also: bool) -> torch.Tensor:
+    def forward(self, tokens, also):
         found = torch.tanh(self.first(self.table(tokens)))
         found = self.back(torch.tanh(self.frozen(found)))
         last = torch.tanh(self.tied(found)) * self.scale
@@ -45,15 +42,15 @@ class Net(nn.Module):
         return result + self.sometimes(last).pow(2).mean() if also else result
 
 
-def loss_of(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+def loss_of(model, rank, step):
     generator = torch.Generator().manual_seed(1000 * step + rank)
     tokens = torch.randint(0, 40, (7,), generator=generator)
     return model(tokens, rank == ddl.size() - 1)
 
 
-def average(rows: Sequence[Sequence[torch.Tensor | None]]) -> list[torch.Tensor | None]:
+def average(rows):
     """Return the mean of each gradient over the learners, added in rank order."""
-    means: list[torch.Tensor | None] = []
+    means = []
     for column in zip(*rows, strict=True):
         found = [g for g in column if g is not None]
         if not found:
@@ -70,19 +67,17 @@ def average(rows: Sequence[Sequence[torch.Tensor | None]]) -> list[torch.Tensor 
     return means
 
 
-def own_gradients(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor | None]:
+def own_gradients(model, loss):
     model.zero_grad()
     loss.backward()
     return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
 
 
-def reference(
-    model: nn.Module, optimizer: Any, *, clip: float = 0.0, schedule: Any = None, passes: int = 1
-) -> None:
+def reference(model, optimizer, *, clip=0.0, schedule=None, passes=1):
     for step in range(STEPS):
         rows = []
         for rank in range(ddl.size()):
-            total: list[torch.Tensor | None] = [None] * len(list(model.parameters()))
+            total = [None] * len(list(model.parameters()))
             for turn in range(passes):
                 grads = own_gradients(model, loss_of(model, rank, step + 100 * turn))
                 total = [g if t is None else t if g is None else t + g
@@ -98,9 +93,9 @@ def reference(
 
 
 def distributed(
-    model: nn.Module, optimizer: Any, *, clip: float = 0.0, schedule: Any = None,
-    to_none: bool = True, steps: Sequence[int] = range(STEPS),
-) -> None:  # fmt: skip
+    model, optimizer, *, clip = 0.0, schedule = None,
+    to_none = True, steps = range(STEPS),
+):  # fmt: skip
     for step in steps:
         optimizer.zero_grad(set_to_none=to_none)
         loss_of(model, ddl.rank(), step).backward()
@@ -112,18 +107,18 @@ def distributed(
             schedule.step()
 
 
-def weights(model: nn.Module) -> torch.Tensor:
+def weights(model):
     return torch.cat([p.detach().double().reshape(-1) for p in model.parameters()])
 
 
-def assert_equal(model: nn.Module, expected: nn.Module, what: str, rtol: float = 1e-6) -> None:
+def assert_equal(model, expected, what, rtol=1e-6):
     mine, other = weights(model), weights(expected)
     assert torch.allclose(mine, other, rtol=rtol, atol=1e-7), (what, (mine - other).abs().max())
     everyone = ddl.api._state().exchange.collect(float(mine.sum()))
     assert len(set(everyone)) == 1, (what, everyone)
 
 
-def refuses(words: str, act: Callable[[], object]) -> None:
+def refuses(words, act):
     """Check that every learner is refused with these words; one learner alone continues."""
     try:
         act()
@@ -136,11 +131,11 @@ def refuses(words: str, act: Callable[[], object]) -> None:
 class Own(torch.optim.Optimizer):
     """An optimizer whose step depends on all elements of a tensor (as LARS's)."""
 
-    def __init__(self, parameters: Any, lr: float) -> None:
+    def __init__(self, parameters, lr):
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure=None):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -148,21 +143,21 @@ class Own(torch.optim.Optimizer):
                     p -= group["lr"] * p.grad / (p.grad.norm() + 1e-6)
 
 
-def groups(model: nn.Module) -> list[Options]:
+def groups(model):
     parameters = list(model.parameters())
     return [{"params": parameters[:4]}, {"params": parameters[4:], "lr": 0.003}]
 
 
-def cosine(optimizer: Any) -> Any:
+def cosine(optimizer):
     return CosineAnnealingLR(optimizer, T_max=STEPS)
 
 
-def falling(optimizer: Any) -> Any:
+def falling(optimizer):
     return LambdaLR(optimizer, lambda step: 0.5**step)
 
 
 optim = torch.optim
-OPTIMIZERS: list[tuple[str, Callable[[Any], Any], Options]] = [
+OPTIMIZERS = [
     ("sgd", lambda p: optim.SGD(p, lr=0.1), {"clip": 0.05}),
     ("nesterov", lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3),
      {"schedule": cosine}),
@@ -176,7 +171,7 @@ OPTIMIZERS: list[tuple[str, Callable[[Any], Any], Options]] = [
 ]  # fmt: skip
 
 
-def check_optimizers() -> None:
+def check_optimizers():
     for name, make, options in OPTIMIZERS:
         options = dict(options)
         schedule = options.pop("schedule", None)
@@ -190,15 +185,15 @@ def check_optimizers() -> None:
         wrapper.close()
 
 
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
+def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def adam(model: nn.Module) -> torch.optim.Optimizer:
+def adam(model):
     return torch.optim.Adam(model.parameters(), lr=0.01)
 
 
-def check_gradients_are_means() -> None:
+def check_gradients_are_means():
     """Right after backward, and of float64's mean; a learner that had none has them, too."""
     model = Net()
     wrapper = ddl.DistributedOptimizer(sgd(model))
@@ -214,7 +209,7 @@ def check_gradients_are_means() -> None:
     wrapper.close()
 
 
-def check_kinds() -> None:
+def check_kinds():
     """Options of the wrapper, and unusual loops, that come to the same as the reference."""
     expected = Net()
     reference(expected, sgd(expected))
@@ -239,7 +234,7 @@ def check_kinds() -> None:
     wrapper.close()
 
 
-def check_accumulation() -> None:
+def check_accumulation():
     """Three passes of which two are this learner's alone; and three that are all exchanged."""
     expected = Net()
     reference(expected, adam(expected), passes=3)
@@ -261,13 +256,13 @@ def check_accumulation() -> None:
 
 
 class Dense(nn.Module):
-    def __init__(self, dtype: torch.dtype, memory_format: torch.memory_format) -> None:
+    def __init__(self, dtype, memory_format):
         super().__init__()
         torch.manual_seed(5)
         self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
         self.to(dtype=dtype).to(memory_format=memory_format)
 
-    def forward(self, tokens: torch.Tensor, also: bool) -> torch.Tensor:
+    def forward(self, tokens, also):
         images = (tokens.double().cos().sum() + torch.arange(3 * 36)).sin().view(1, 3, 6, 6)
         kind = self.layers[0].weight
         memory = torch.channels_last if kind.is_contiguous(memory_format=torch.channels_last) \
@@ -275,7 +270,7 @@ class Dense(nn.Module):
         return self.layers(images.to(kind.dtype).contiguous(memory_format=memory)).pow(2).mean()
 
 
-def check_dtypes_and_orders() -> None:
+def check_dtypes_and_orders():
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         for memory in (torch.contiguous_format, torch.channels_last):
             expected, model = Dense(dtype, memory), Dense(dtype, memory)
@@ -287,12 +282,12 @@ def check_dtypes_and_orders() -> None:
             wrapper.close()
 
 
-def check_lbfgs() -> None:
+def check_lbfgs():
     """An optimizer that calls the closure itself, several times a step."""
     expected, model = (Dense(torch.float64, torch.contiguous_format) for _ in range(2))
 
-    def train(net: nn.Module, optimizer: Any, ranks: Sequence[int]) -> None:
-        def closure() -> torch.Tensor:
+    def train(net, optimizer, ranks):
+        def closure():
             optimizer.zero_grad()
             rows = [own_gradients(net, loss_of(net, rank, 0)) for rank in ranks]
             if len(ranks) > 1:
@@ -312,7 +307,7 @@ def check_lbfgs() -> None:
     wrapper.close()
 
 
-def check_global_batches() -> torch.Tensor:
+def check_global_batches():
     """The same global batches, whatever the number of learners, twice; return the weights."""
     results = []
     for _ in range(2):

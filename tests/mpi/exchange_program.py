@@ -1,7 +1,5 @@
 """Run by test_exchange.py under mpiexec: each check is made by every rank. Not a test by itself."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 
@@ -16,12 +14,12 @@ SIZES = (0, 1, 3, 4, 7, 1000, 70_001, 1_600_003)
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def of_rank(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+def of_rank(rank, count, dtype):
     generator = torch.Generator().manual_seed(rank * 7919 + count)
     return (torch.randn(count, generator=generator) * 1000).to(dtype)
 
 
-def check_sums() -> str:
+def check_sums():
     """Compare with the sum in rank order, bit by bit, and with float64."""
     digest = hashlib.sha256()
     for dtype in (torch.float32, torch.float64, *HALVES, torch.int64):
@@ -43,7 +41,7 @@ def check_sums() -> str:
     return digest.hexdigest()
 
 
-def check_parts() -> None:
+def check_parts():
     """Several parts begun before any is waited for, divided, round after round."""
     count = 300_007
     buffer = exchange.buffer(count, torch.float32)
@@ -66,7 +64,7 @@ def check_parts() -> None:
     buffer.free()
 
 
-def check_broadcast() -> None:
+def check_broadcast():
     first = [torch.arange(12.0).reshape(3, 4).t(), torch.tensor(3), torch.tensor([True, False])]
     first += [torch.empty(0), torch.full((5,), 1.5, dtype=torch.bfloat16)]
     mine = [t.clone() if exchange.rank == 0 else torch.zeros_like(t) for t in first]
@@ -74,7 +72,7 @@ def check_broadcast() -> None:
     assert all(torch.equal(a, b) for a, b in zip(mine, first, strict=True))
 
 
-def check_small() -> None:
+def check_small():
     rows = exchange.gather([exchange.rank + 0.1, 2.0])
     assert rows.shape == (exchange.size, 2)
     assert np.array_equal(rows[:, 0], np.arange(exchange.size) + 0.1)

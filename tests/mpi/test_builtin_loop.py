@@ -1,12 +1,8 @@
 """The built-in loop as a program, with one learner and with several."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +11,6 @@ from curves import measured
 
 from dlctl import contract
 
-MakeJob = Callable[..., Any]
 pytestmark = pytest.mark.mpi
 
 # 47 samples in batches of 10: the last batch has 7, of which 4 learners get 2, 2, 2 and 1.
@@ -66,16 +61,16 @@ def build(arguments):
 """
 
 
-def same_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+def same_bits(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def training(**fields: Any) -> contract.Training:
+def training(**fields):
     chosen = {"epochs": 3, "batch_size": 10, "seed": 5, "log_every_steps": 2, **fields}
     return contract.Training(**chosen)
 
 
-def metrics_lines(job: Any, attempt: int = 1) -> list[dict[str, Any]]:
+def metrics_lines(job, attempt=1):
     return measured(job.directory / contract.metrics_file(attempt, 0))
 
 
@@ -85,9 +80,7 @@ def metrics_lines(job: Any, attempt: int = 1) -> list[dict[str, Any]]:
     ("optimizer", "numbers"),
     [pytest.param("sgd", (1, 2, 4), marks=pytest.mark.long), ("adam", (1, 2))],
 )
-def test_learners_agree_with_one_on_the_same_global_batches(
-    make_job: MakeJob, optimizer: str, numbers: tuple[int, ...]
-) -> None:
+def test_learners_agree_with_one_on_the_same_global_batches(make_job, optimizer, numbers):
     """Four have Adam in the next test."""
     results = []
     for learners in numbers:
@@ -107,7 +100,7 @@ def test_learners_agree_with_one_on_the_same_global_batches(
     assert one["unused.weight"].shape == initial.weight.shape
 
 
-def test_more_learners_than_samples_in_the_last_batch(make_job: MakeJob) -> None:
+def test_more_learners_than_samples_in_the_last_batch(make_job):
     one, four = (make_job(PROGRAM, n, {"extra": 5}) for n in (1, 4))  # 52 samples: 2 at the end
     for job in (one, four):
         done = job.train()
@@ -131,9 +124,7 @@ def test_more_learners_than_samples_in_the_last_batch(make_job: MakeJob) -> None
         ("sgd", 2, [{"HALT_IN_VALIDATION": "1"}]),
     ],
 )
-def test_halted_and_resumed_is_bit_equal(
-    make_job: MakeJob, kind: str, learners: int, halts: list[dict[str, str]]
-) -> None:
+def test_halted_and_resumed_is_bit_equal(make_job, kind, learners, halts):
     arguments = {"dropout": 0.4, "optimizer": kind, "schedule": kind == "sgd"}
     settings = training(
         learning_rate_schedule=contract.LearningRateSchedule("cosine", warmup_steps=3),
@@ -155,7 +146,7 @@ def test_halted_and_resumed_is_bit_equal(
             assert merged[line["step"]]["loss"] == line["loss"]
 
 
-def test_results_and_progress_are_written(make_job: MakeJob) -> None:
+def test_results_and_progress_are_written(make_job):
     job = make_job(PROGRAM, 2)
     progress = job.directory / "progress"
     done = job.train(DLCTL_PROGRESS_FILE=str(progress))
@@ -172,20 +163,7 @@ def test_results_and_progress_are_written(make_job: MakeJob) -> None:
     assert not list((job.directory / contract.CODE).glob("__pycache__"))
 
 
-def test_weights_of_an_earlier_training_are_the_start(make_job: MakeJob) -> None:
-    first = make_job(PROGRAM)
-    assert first.train().returncode == 0
-    second = make_job(PROGRAM, 1, {"weights": "model.pt", "lr": 0})
-    saved = first.directory / "results" / "model.pt"
-    (second.directory / "code" / "model.pt").write_bytes(saved.read_bytes())
-    done = second.train()
-    assert done.returncode == 0, done.stderr
-    assert "starting from the weights" in done.stdout
-    losses = [metrics_lines(job)[0]["loss"] for job in (first, second)]
-    assert losses[1] < 0.8 * losses[0]
-
-
-def test_the_number_of_learners_may_change_on_the_way(make_job: MakeJob) -> None:
+def test_the_number_of_learners_may_change_on_the_way(make_job):
     whole = make_job(PROGRAM, 1)
     assert whole.train().returncode == 0
     jobs = [make_job(PROGRAM, learners) for learners in (4, 2, 3)]
@@ -200,7 +178,7 @@ def test_the_number_of_learners_may_change_on_the_way(make_job: MakeJob) -> None
 
 
 @pytest.mark.first
-def test_one_rank_that_fails_ends_all(make_job: MakeJob) -> None:
+def test_one_rank_that_fails_ends_all(make_job):
     program = PROGRAM.replace(
         "    data = torch",
         "    if os.environ['RANK'] == '1': import no_such_module\n    data = torch",
@@ -213,7 +191,7 @@ def test_one_rank_that_fails_ends_all(make_job: MakeJob) -> None:
     assert "train.py" in done.stderr
 
 
-def test_different_models_are_named(make_job: MakeJob) -> None:
+def test_different_models_are_named(make_job):
     program = PROGRAM.replace(
         "nn.Linear(6, 16)", "nn.Linear(6, 16, bias=os.environ['RANK'] == '0')"
     )
@@ -234,7 +212,7 @@ def test_different_models_are_named(make_job: MakeJob) -> None:
         ("def build(a):\n    raise SystemExit(0)\n", "the user's program called exit(0)"),
     ],
 )
-def test_a_wrong_program_gets_one_sentence(make_job: MakeJob, program: str, words: str) -> None:
+def test_a_wrong_program_gets_one_sentence(make_job, program, words):
     done = make_job(program).train()
     assert done.returncode == 1
     assert words in done.stderr
@@ -242,7 +220,7 @@ def test_a_wrong_program_gets_one_sentence(make_job: MakeJob, program: str, word
     assert len(done.stderr.splitlines()) <= 2
 
 
-def test_users_modules_shadow_nothing_and_can_be_imported(make_job: MakeJob) -> None:
+def test_users_modules_shadow_nothing_and_can_be_imported(make_job):
     job = make_job("import helper\nfrom learner import errors\n" + PROGRAM, 1)
     for name in ("typing.py", "learner.py", "random.py"):
         (job.directory / "code" / name).write_text("raise RuntimeError('shadowed')\n")
@@ -255,7 +233,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = pytest.mark.mpi
 
 
-def train(make_job: Callable[..., Any], name: str, epochs: int) -> dict[str, float]:
+def train(make_job, name, epochs):
     manifest = yaml.safe_load((EXAMPLES / name / "manifest.yml").read_text())
     settings = manifest["training"]
     chosen = contract.Training(**{**settings, "epochs": epochs})
@@ -268,6 +246,6 @@ def train(make_job: Callable[..., Any], name: str, epochs: int) -> dict[str, flo
 
 
 @pytest.mark.long
-def test_char_lm_learns(make_job: Callable[..., Any]) -> None:
+def test_char_lm_learns(make_job):
     final = train(make_job, "char-lm", epochs=2)
     assert final["validation_bits_per_character"] < 3.6  # one letter of 68 by chance: 6.1

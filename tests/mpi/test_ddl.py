@@ -1,15 +1,11 @@
 """The library ddl under mpiexec, torchrun and alone; what an error or a kill leaves behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +14,6 @@ from mpi_programs import memory_left, mpi_command, mpi_environment
 from node_job import alive
 
 pytestmark = pytest.mark.mpi
-RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = Path(__file__).with_name("ddl_program.py")
 TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
 FLOATS = ["float32", "float64", "bfloat16", "float16"]
@@ -37,13 +32,13 @@ CASE = st.fixed_dictionaries(
 
 
 @pytest.fixture(scope="session")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cases(tmp_path_factory):
     """A file with the same cases for every learner of every run."""
-    found: list[Any] = []
+    found = []
 
     @settings(max_examples=50, derandomize=True, database=None, deadline=None)
     @given(CASE)
-    def collect(case: Any) -> None:
+    def collect(case):
         found.append(case)
 
     collect()
@@ -64,9 +59,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("torchrun 2", marks=pytest.mark.long),
     ],
 )
-def test_every_check_on_every_learner(
-    launcher: str, cases: Path, run_ranks: RunRanks, tmp_path: Path
-) -> None:
+def test_every_check_on_every_learner(launcher, cases, run_ranks, tmp_path):
     kind, _, count = launcher.partition(" ")
     checkpoints = {"CHECKPOINTS": str(tmp_path)}
     if kind == "mpiexec":
@@ -86,31 +79,27 @@ def test_every_check_on_every_learner(
     assert done.stdout.split()[-2:] == seen
 
 
-def test_every_check_on_nodes_with_unequally_many_learners(
-    cases: Path, run_ranks: RunRanks, tmp_path: Path
-) -> None:
+def test_every_check_on_nodes_with_unequally_many_learners(cases, run_ranks, tmp_path):
     done = run_ranks(3, PROGRAM, str(cases), NODES="aab", CHECKPOINTS=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "all checks passed by 3 hierarchical " in done.stdout
     assert not memory_left()
 
 
-DIGESTS: dict[str, list[str]] = {}
+DIGESTS = {}
 """What learners of each number have computed: sums, weights."""
 
 ENDLESS = """
 import os, sys, torch
-if "torch" not in sys.argv:  # whose exchange needs more of it
-    from learner.training import torch_compiler
-    torch_compiler.import_late()
 from learner import ddl
+torch.set_num_threads(1)
 
 ddl.init(exchange=(sys.argv + ["auto"])[2])
-model = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(8)])
+model = torch.nn.Sequential(*[torch.nn.Linear(20, 20) for _ in range(8)])
 optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.001))
 for step in range(10**9):
     optimizer.zero_grad()
-    model(torch.ones(4, 200)).sum().backward()
+    model(torch.ones(4, 20)).sum().backward()
     optimizer.step()
     if step == 5:
         print("pid", ddl.rank(), os.getpid(), flush=True)
@@ -120,14 +109,16 @@ for step in range(10**9):
 
 
 @pytest.fixture
-def endless(tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]:
+def endless(tmp_path, zygote):
     """Return a function that starts 2 learners that train for ever."""
     program = tmp_path / "endless.py"
     program.write_text(ENDLESS)
 
-    def start(how: str) -> subprocess.Popen[str]:
+    def start(how):
+        fresh = "torch" in how  # its exchange needs the compiler
+        command = mpi_command(2) if fresh else mpi_command(2, zygote.rank())
         return subprocess.Popen(
-            [*mpi_command(2), str(program), *how.split()], env=mpi_environment(), text=True,
+            [*command, str(program), *how.split()], env=mpi_environment(), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -136,8 +127,8 @@ def endless(tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]:
 
 @pytest.mark.first
 def test_a_kill_in_the_backward_pass_ends_the_others(
-    endless: Callable[[str], subprocess.Popen[str]],
-) -> None:
+    endless,
+):
     with endless("kill") as job:
         assert job.stdout is not None
         lines = [job.stdout.readline().split() for _ in range(2)]
@@ -150,9 +141,7 @@ def test_a_kill_in_the_backward_pass_ends_the_others(
 
 
 @pytest.mark.parametrize("exchange", ["shm", "torch"])
-def test_an_error_of_one_learner_ends_the_others(
-    endless: Callable[[str], subprocess.Popen[str]], exchange: str
-) -> None:
+def test_an_error_of_one_learner_ends_the_others(endless, exchange):
     with endless(f"error {exchange}") as job:
         out, err = job.communicate(timeout=120)
     assert job.returncode != 0

@@ -1,7 +1,5 @@
 """docs/ddl.md's script for one process, and the six lines that make it distributed, as printed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -10,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from mpi_programs import mpi_command, mpi_environment
-from zygote import Zygote
 
 pytestmark = pytest.mark.mpi
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -18,15 +15,15 @@ EXAMPLE = REPOSITORY / "examples" / "ddl-digits"
 PAGE = (REPOSITORY / "docs" / "ddl.md").read_text()
 
 
-def block(language: str) -> str:
+def block(language):
     found = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.S | re.M)
     assert len(found) == 1
     return str(found[0])
 
 
-def patched(text: str, diff: str) -> str:
+def patched(text, diff):
     """Apply a unified diff."""
-    before, after = text.splitlines(keepends=True), list[str]()
+    before, after = text.splitlines(keepends=True), []
     at = 0
     for line in diff.splitlines(keepends=True)[2:]:
         if found := re.match(r"@@ -(\d+)", line):
@@ -43,7 +40,7 @@ def patched(text: str, diff: str) -> str:
 
 
 @pytest.mark.first
-def test_the_difference_is_at_most_six_lines() -> None:
+def test_the_difference_is_at_most_six_lines():
     lines = block("diff").splitlines()[2:]
     added = [line for line in lines if line.startswith("+")]
     removed = [line for line in lines if line.startswith("-")]
@@ -51,11 +48,11 @@ def test_the_difference_is_at_most_six_lines() -> None:
 
 
 @pytest.mark.first
-def test_the_example_is_what_the_page_makes() -> None:
+def test_the_example_is_what_the_page_makes():
     assert patched(block("python"), block("diff")) == (EXAMPLE / "train.py").read_text()
 
 
-def best_accuracy(folder: Path, *command: str) -> float:
+def best_accuracy(folder, *command):
     environment = mpi_environment(RESULT_DIR=str(folder))
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200
@@ -66,7 +63,7 @@ def best_accuracy(folder: Path, *command: str) -> float:
     return float(found[-1])
 
 
-def test_page_runs_as_printed(tmp_path: Path, zygote: Zygote) -> None:
+def test_page_runs_as_printed(tmp_path, zygote):
     import torch
 
     shutil.copytree(EXAMPLE / "data", tmp_path / "data")

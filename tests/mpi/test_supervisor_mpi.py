@@ -1,7 +1,5 @@
 """The supervisor with several learners under a real mpirun."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 

@@ -133,7 +133,7 @@ class ServedJob:
         for _, pid in sorted(self.pids.items()):
             while (end := self.zygote.ask(poll=pid)) is None:
                 assert time.monotonic() < deadline, "".join(self.say(n) for n in self.pids)
-                time.sleep(0.02)
+                time.sleep(0.1)  # each question costs the zygote processor time
             ends.append(end["code"])
         self.clean()
         return ends
@@ -185,20 +185,27 @@ def make_served_job(
     else:
         (directory / contract.CODE).mkdir(parents=True)
         (directory / contract.CODE / "train.py").write_text(code)
-    plan = contract.Plan(
-        training_id=f"t-{secrets.token_hex(4)}", name="test", version="1", description="",
-        site="local", root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY),
-        code_digest="", created_at="2026-01-01T00:00:00Z", dlctl_version="0",
-        resources=resources(learners), batch=contract.Batch("local"),
-        launch=contract.Launch("direct", [], step_per_learner=True),
-        environment=contract.Environment(sys.executable),
-        framework=contract.Framework("pytorch", None, None, "train.py", {}),
-        training=contract.Training(epochs=3, batch_size=12, seed=5, log_every_steps=2),
-        checkpoint=contract.CheckpointPolicy(), parameter_server=server,
-    )  # fmt: skip
+    launch = contract.Launch("direct", [], step_per_learner=True)
+    plan = loop_plan(directory, learners, launch, 12, parameter_server=server)
     job = ServedJob(directory, plan, zygote)
     job.change(**fields)
     return job
+
+
+def loop_plan(
+    directory: Path, learners: int, launch: contract.Launch, batch_size: int, **fields: Any
+) -> contract.Plan:
+    """Return the plan of a training with the built-in loop on this machine."""
+    return contract.Plan(
+        training_id=f"t-{secrets.token_hex(4)}", name="test", version="1", description="",
+        site="local", root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY),
+        code_digest="", created_at="2026-01-01T00:00:00Z", dlctl_version="0",
+        resources=resources(learners), batch=contract.Batch("local"), launch=launch,
+        environment=contract.Environment(sys.executable),
+        framework=contract.Framework("pytorch", None, None, "train.py", {}),
+        training=contract.Training(epochs=3, batch_size=batch_size, seed=5, log_every_steps=2),
+        checkpoint=contract.CheckpointPolicy(), **fields,
+    )  # fmt: skip
 
 
 def resources(learners: int) -> contract.Resources:

@@ -153,11 +153,17 @@ hint: See above for details.
     assert told == "pip could not install them: ModuleNotFoundError: No module named 'nothing_here'"
 
 
-def test_the_credential_of_a_sites_own_index_is_not_told(tmp_path):
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERROR: 404 Client Error for url: https://me:t0ken@host/simple/useful/",
+        "ERROR: HTTP error 401 while getting https://t0ken@host/simple/ and https://a:b@host/x\n",
+    ],
+)
+def test_the_credential_of_a_sites_own_index_is_not_told(tmp_path, said):
     """Of the site's pip.conf: pips before 24 print it."""
-    said = "ERROR: 404 Client Error for url: https://me:t0ken@index.example/simple/useful/"
     told = _explained(said, tmp_path / "log").message
-    assert "t0ken" not in told and "https://index.example" in told
+    assert "t0ken" not in told and "a:b" not in told and "https://host/simple/" in told
 
 
 def test_an_index_that_cannot_be_reached_is_told_with_the_way_without_it(site):
@@ -178,10 +184,3 @@ def test_a_root_that_cannot_be_written_is_one_sentence(site):
     assert site.install("useful") is None
     assert f"error: {site.folder.parent} can't be written: Not a directory" in site.said
     assert "Traceback" not in site.said
-
-
-def test_the_user_of_an_index_is_not_quoted(tmp_path):
-    said = "ERROR: HTTP error 401 while getting https://tok123@host/simple and https://a:b@host/x\n"
-    told = _explained(said, tmp_path / "log").message
-    assert "https://host/simple and https://host/x" in told
-    assert "tok123" not in told

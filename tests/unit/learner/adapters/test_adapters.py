@@ -1,7 +1,5 @@
 """What programs of any framework get: the halt, the newest checkpoint, the batches of a step."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ Each test runs a real framework three times, whose import alone takes seconds. T
 one learner only: all of them have to stop after the same step.
 """
 
-from __future__ import annotations
-
 import signal
 
 import pytest
@@ -20,9 +18,9 @@ LOSS = r"final loss ([\d.]+)"
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The final loss of each example that nobody disturbs."""
-    known: dict[str, float] = {}
+    known = {}
 
-    def loss(name: str) -> float:
+    def loss(name):
         if name not in known:
             learners = Learners(name, tmp_path_factory.mktemp(name))
             try:
@@ -40,7 +38,7 @@ def start(tmp_path):
     """Start an example; its next attempt finds the checkpoints of the one before."""
     started = []
 
-    def begin(name: str) -> Learners:
+    def begin(name):
         started.append(Learners(name, tmp_path))
         return started[-1]
 
@@ -49,7 +47,7 @@ def start(tmp_path):
         learners.kill()
 
 
-def skip_without(name: str) -> None:
+def skip_without(name):
     if not EXAMPLES[name].python.exists():
         pytest.skip(f"there is no {EXAMPLES[name].python}: set DLCTL_FRAMEWORKS")
 

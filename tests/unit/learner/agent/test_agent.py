@@ -1,7 +1,5 @@
 """The agent: ranks, environment, secrets, and one learner's start without a supervisor."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -10,7 +8,7 @@ import sys
 
 import pytest
 from node_job import REPO, SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
-from zygote import Forked, light
+from zygote import light
 
 from dlctl import contract
 from dlctl.contract import Directive, Preflight, State
@@ -25,7 +23,7 @@ from learner.system.secret_files import resolve_secret
 PY = shlex.quote(sys.executable)
 
 
-def launch(job: Job, **env: str) -> Forked:
+def launch(job, **env):
     report = Preflight(0, "h", "3", 1, None, None, port=1234, address="here")
     contract.write_whole(job.dir / contract.preflight_file(1, 0), contract.to_json(report))
     return light().start(

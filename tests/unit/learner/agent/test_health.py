@@ -1,7 +1,5 @@
 """The checks of a node's health, each with the fault that it is there for."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The watchdog: how it judges an exit, and its status file."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

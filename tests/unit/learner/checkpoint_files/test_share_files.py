@@ -1,7 +1,5 @@
 """One learner's share as a file: its structure, and file systems with unusual writes."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io
@@ -17,11 +15,11 @@ from checkpoint_tools import newest_step, store
 
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.disk import Disk
-from learner.checkpoint_files.share_format import LARGE_BYTES, PAGE_BYTES, Array, Holes
+from learner.checkpoint_files.share_format import LARGE_BYTES, PAGE_BYTES, Holes
 from learner.checkpoint_files.share_writer import rest_sum, write_share
 
 
-def pieces() -> list[tuple[str, Array]]:
+def pieces():
     """Return small, empty and large pieces; large ones begin on a page, as in a snapshot."""
     memory = np.frombuffer(mmap.mmap(-1, 8 * LARGE_BYTES), np.float32)
     memory[:] = np.arange(len(memory))
@@ -33,11 +31,11 @@ def pieces() -> list[tuple[str, Array]]:
 class Strange(Disk):
     """A disk that fails direct writes after a short one, like some stacked file systems."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.number = number
         self.direct = 0
 
-    def write_at(self, descriptor: int, data: memoryview, offset_bytes: int) -> None:
+    def write_at(self, descriptor, data, offset_bytes):
         if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
             self.direct += 1
             os.pwrite(descriptor, data[:PAGE_BYTES], offset_bytes)
@@ -46,7 +44,7 @@ class Strange(Disk):
 
 
 @pytest.mark.parametrize("disk", [Disk(), Strange(errno.EINVAL)])
-def test_a_share_holds_every_piece(tmp_path: Path, disk: Disk) -> None:
+def test_a_share_holds_every_piece(tmp_path, disk):
     path, stored = tmp_path / "share-3.h5", pieces()
     record = write_share(path, 3, stored, disk)
     with h5py.File(path) as file:
@@ -60,7 +58,7 @@ def test_a_share_holds_every_piece(tmp_path: Path, disk: Disk) -> None:
     assert not isinstance(disk, Strange) or disk.direct <= 1  # not tried again after a failure
 
 
-def test_any_other_error_of_a_direct_write_is_raised(tmp_path: Path) -> None:
+def test_any_other_error_of_a_direct_write_is_raised(tmp_path):
     disk = Strange(errno.EIO)
     try:
         write_share(tmp_path / "share-0.h5", 0, pieces(), disk)
@@ -69,7 +67,7 @@ def test_any_other_error_of_a_direct_write_is_raised(tmp_path: Path) -> None:
     assert disk.direct <= 1
 
 
-def test_a_sparse_file_in_memory_behaves_like_a_file() -> None:
+def test_a_sparse_file_in_memory_behaves_like_a_file():
     holes, plain = Holes(), io.BytesIO()
     generator = np.random.default_rng(5)
     for _ in range(300):
@@ -97,24 +95,24 @@ JSON = ("share-0.json", "state.json", "complete.json")
 
 
 @pytest.fixture
-def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def done(monkeypatch):
     """What this process does to the disk from now on, in order, with the last name of each path."""
-    noted: list[tuple[str, str]] = []
+    noted = []
     fsync, replace, rename, remove = os.fsync, Path.replace, Path.rename, Disk.remove
 
-    def note_sync(descriptor: int) -> None:
+    def note_sync(descriptor):
         fsync(descriptor)
         noted.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
 
-    def note_replace(path: Path, target: Path) -> Path:
+    def note_replace(path, target):
         noted.append(("name", Path(target).name))
         return replace(path, target)
 
-    def note_rename(path: Path, target: Path) -> Path:
+    def note_rename(path, target):
         noted.append(("name", Path(target).name))
         return rename(path, target)
 
-    def note_remove(disk: Disk, path: Path) -> None:
+    def note_remove(disk, path):
         noted.append(("remove", path.name))
         remove(disk, path)
 
@@ -125,9 +123,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return noted
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, done: list[tuple[str, str]]
-) -> None:
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, done):
     root = tmp_path / "checkpoints"
     for step in (10, 20):
         store(root, step)
@@ -146,9 +142,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
     ]  # fmt: skip
 
 
-def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_whole(tmp_path, monkeypatch):
     store(tmp_path, 10)
     newer = store(tmp_path, 20)
     with monkeypatch.context() as patched:

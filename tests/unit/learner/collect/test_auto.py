@@ -1,7 +1,5 @@
 """The rules for lines of well-known libraries."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The collector as a process: beside a learner, over attempts, and whatever goes wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -272,17 +270,6 @@ def test_event_files_of_two_folders(beside):
     found = {line.step: line for line in lines_of(collector.dir)}
     assert {step: line.group for step, line in found.items()} == {1: "train", 2: "test", 3: ""}
     assert found[2].texts == {"subid": "run-a"}
-
-
-def test_records_of_sub_folders(beside):
-    collector = beside(type="emetrics_file")
-    record = {"values": {"loss": {"type": 3, "value": "0.5"}}}
-    name = "evaluation-metrics.txt"
-    for folder in ("", "a/b"):
-        collector.write(json.dumps(record) + "\n", collector.dir / contract.LOGS / folder / name)
-    collector.start()
-    collector.end()
-    assert sorted(line.texts.get("subid", "") for line in lines_of(collector.dir)) == ["", "a/b"]
 
 
 def test_a_link_leads_nowhere(beside, tmp_path):

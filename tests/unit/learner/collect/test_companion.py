@@ -1,7 +1,5 @@
 """The watchdog's side: the collector starts with the learner and never holds anything up."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
@@ -45,8 +43,8 @@ def test_a_killed_watchdog_takes_its_collector_with_it(job):
     assert job.finish(process).state is State.FAILED
 
 
-@pytest.mark.first("*KILL*")
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.first("dies")
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
 def test_a_collector_that_dies_or_hangs_changes_nothing(tmp_path, job, fault):
     process = job.start_afresh()
     wait_until(lambda: collectors(job.dir))

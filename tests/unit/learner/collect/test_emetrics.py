@@ -1,7 +1,5 @@
 """FfDL's file of records, and the times that records hold."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import time

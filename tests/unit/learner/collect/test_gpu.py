@@ -4,8 +4,6 @@ No GPU is at hand here. `fake_nvml.c` is compiled under the name of NVIDIA's lib
 process with it on its library path runs the collector's own code.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

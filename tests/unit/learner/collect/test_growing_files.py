@@ -1,7 +1,5 @@
 """Reading files that grow: halves of lines, long lines, files that begin anew."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """FfDL's regex_extractor: windows, library, types, and the same results as the plain way."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """TensorBoard's event files: scalars, histograms, files that are cut, broken or huge."""
 
-from __future__ import annotations
-
 import json
 import math
 

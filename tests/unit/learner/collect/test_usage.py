@@ -1,13 +1,10 @@
 """What a learner uses of its node, from a fake tree of /proc and /sys; and from the real one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -230,11 +227,11 @@ def test_a_sampler_writes_a_line_now_and_then(tmp_path, progress, step, epoch):
 MIB = 2**20
 
 
-def read(path: Path) -> LearnerUse | None:
+def read(path):
     return contract.readable_record(LearnerUse, path)
 
 
-def test_peaks_are_kept_and_the_file_is_written_when_they_rise(tmp_path: Path) -> None:
+def test_peaks_are_kept_and_the_file_is_written_when_they_rise(tmp_path):
     now, path = [0.0], tmp_path / "use-0.json"
     totals = Totals(path, lambda: 0, lambda: now[0])
     line = {"cpu_percent": 148.0, "memory_rss_bytes_max": 100.0 * MIB, "gpu0_percent": 80.0,
@@ -254,7 +251,7 @@ def test_peaks_are_kept_and_the_file_is_written_when_they_rise(tmp_path: Path) -
     assert 60 < found.gpu_percent["0"] < 80
 
 
-def test_a_collector_that_follows_another_one_goes_on_from_its_file(tmp_path: Path) -> None:
+def test_a_collector_that_follows_another_one_goes_on_from_its_file(tmp_path):
     path = tmp_path / "use-0.json"
     first = Totals(path, lambda: 0)
     first.add({"memory_rss_bytes_max": 300.0})
@@ -264,7 +261,7 @@ def test_a_collector_that_follows_another_one_goes_on_from_its_file(tmp_path: Pa
     assert (found := read(path)) and found.memory_bytes == 300
 
 
-def test_a_peak_between_two_samples_is_seen(tmp_path: Path) -> None:
+def test_a_peak_between_two_samples_is_seen(tmp_path):
     program = "x = bytearray(b'1' * (200 << 20)); del x; print(flush=True); input()"
     watchdog = ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, program]
     with subprocess.Popen(watchdog, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:

@@ -1,7 +1,5 @@
 """A user's own parser: what it returns, and everything that it may do wrong."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import itertools
 import pickle
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -21,7 +18,7 @@ LABELS = np.arange(ROWS)
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "data.h5"
     with h5py.File(path, "w") as made:
         made["plain/x"], made["y"] = IMAGES, LABELS
@@ -35,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["plain/x", "packed", "big_endian"])
-def test_rows_are_read_in_any_order(file: Path, name: str) -> None:
+def test_rows_are_read_in_any_order(file, name):
     dataset = Hdf5Dataset(file, name, "y")
     assert len(dataset) == ROWS
     for indices in ([5], [299, 0, 7, 7, 8, 150], list(range(100, 130)), []):
@@ -54,7 +51,7 @@ def test_rows_are_read_in_any_order(file: Path, name: str) -> None:
     dataset.close()
 
 
-def test_inputs_may_be_several_and_batches_are_writable(file: Path) -> None:
+def test_inputs_may_be_several_and_batches_are_writable(file):
     (first, second), targets = fetch(Hdf5Dataset(file, ["plain/x", "packed"], "y"), np.array([4]))
     assert torch.equal(first, second)
     first.zero_()
@@ -63,7 +60,7 @@ def test_inputs_may_be_several_and_batches_are_writable(file: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and newer
-def test_a_dataset_works_in_other_processes(file: Path) -> None:
+def test_a_dataset_works_in_other_processes(file):
     dataset = Hdf5Dataset(file, "packed", "y")
     assert dataset[3][1] == 3
     copy = pickle.loads(pickle.dumps(dataset))
@@ -86,12 +83,12 @@ def test_a_dataset_works_in_other_processes(file: Path) -> None:
         ("nothing", "nothing", "have no rows"),
     ],
 )
-def test_a_wrong_dataset_is_named(file: Path, inputs: str, targets: str, message: str) -> None:
+def test_a_wrong_dataset_is_named(file, inputs, targets, message):
     with pytest.raises(UserFault, match=message):
         Hdf5Dataset(file, inputs, targets)
 
 
-def test_a_wrong_file_is_named(tmp_path: Path, file: Path) -> None:
+def test_a_wrong_file_is_named(tmp_path, file):
     with pytest.raises(UserFault, match="there is no file"):
         Hdf5Dataset(tmp_path / "absent.h5", "x", "y")
     text = tmp_path / "text.h5"

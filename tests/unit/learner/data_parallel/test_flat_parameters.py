@@ -1,7 +1,5 @@
 """All parameters as one flat tensor: views where that is possible, copies elsewhere."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -10,12 +8,12 @@ from learner.data_parallel.flat_parameters import FlatParameters
 from learner.errors import UserFault
 
 
-def make_model(dtype: torch.dtype = torch.float32) -> nn.Module:
+def make_model(dtype=torch.float32):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).to(dtype)
 
 
-def backward(model: nn.Module) -> torch.Tensor:
+def backward(model):
     dtype = next(model.parameters()).dtype
     loss = model(torch.ones(4, 3, dtype=dtype)).square().mean()
     loss.backward()
@@ -36,7 +34,7 @@ def test_the_models_weights_are_views_of_the_flat_tensor():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_step_is_that_of_sgd(dtype: torch.dtype):
+def test_a_step_is_that_of_sgd(dtype):
     model, twin = make_model(dtype), make_model(dtype)
     flat = FlatParameters(model.parameters(), accrue=True)
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.25)
@@ -153,7 +151,7 @@ def test_a_model_that_was_moved_or_unfrozen_since_is_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_model_stays_on_its_device_in_its_dtype(dtype: torch.dtype):
+def test_a_model_stays_on_its_device_in_its_dtype(dtype):
     table = nn.Embedding(4, 3, sparse=True, dtype=dtype)
     empty = nn.Parameter(torch.empty(0, dtype=dtype))
     for parameters in (

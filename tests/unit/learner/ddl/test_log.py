@@ -1,7 +1,5 @@
 """`ddl.log`: lines for the metrics, a report for the watchdog, nothing outside a job."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """What Slurm 22.05 said of real jobs at the moment in which it ended them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -64,7 +62,7 @@ def _slow_machine(monkeypatch):
 HALTED = Outcome(State.HALTED, K.SCHEDULER, UNEXPLAINED.capitalize() + ", before all was saved.")
 
 
-def ask(tmp_path, script: str, outcome: Outcome, early_s: float = 0.0) -> Outcome:
+def ask(tmp_path, script, outcome, early_s=0.0):
     """Return an outcome after asking a `scontrol` that is this script."""
     for name, text in (("srun", "exit 0"), ("scontrol", script)):
         program = tmp_path / name

@@ -1,10 +1,6 @@
 """Which GPUs a restarted learner uses if its step sees those of other learners, too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from node_job import on_nodes
@@ -30,13 +26,11 @@ SHARED = {SHARED_VARIABLE: "1", "SLURM_STEP_GPUS": "1,2,5,7"}
         (SHARED, "", 1, 6, "1,2,5,7"),
     ],
 )
-def test_a_learner_keeps_the_gpus_that_it_had(
-    env: dict[str, str], before: str, gpus: int, local_rank: int, expected: str
-) -> None:
+def test_a_learner_keeps_the_gpus_that_it_had(env, before, gpus, local_rank, expected):
     assert own_gpus(env, before, gpus, local_rank) == expected
 
 
-def test_a_learner_sees_only_its_own_gpus() -> None:
+def test_a_learner_sees_only_its_own_gpus():
     devices = {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "ROCR_VISIBLE_DEVICES": "a,b"}
     assert visible_devices(SHARED | devices, "5") == {"CUDA_VISIBLE_DEVICES": "2"}
     assert visible_devices(SHARED | devices, "7,1") == {"CUDA_VISIBLE_DEVICES": "3,0"}
@@ -46,15 +40,13 @@ def test_a_learner_sees_only_its_own_gpus() -> None:
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
-def test_a_step_that_overlaps_has_the_command_of_its_node(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int
-) -> None:
+def test_a_step_that_overlaps_has_the_command_of_its_node(monkeypatch, tmp_path, gpus):
     plan = make_plan(job_dir=str(tmp_path))
     resources = replace(on_nodes(plan.resources, [2, 3]), learners=5, gpus_per_learner=gpus)
     argv = [["srun", f"--gres=gpu:{node}"] for node in range(2)]
     server = ParameterServer("downpour_sgd", [0, 1], rejoin_argv=argv)
     plan = replace(plan, resources=resources, parameter_server=server)
-    made: list[Any] = []
+    made = []
     monkeypatch.setattr(steps, "Step", lambda *arguments: made.append(arguments))
     steps.learner_step(plan, "m", tmp_path, 1, 3, "n2", tmp_path / "log", overlaps=True)
     _, argv, _, _, variables = made[0]

@@ -1,13 +1,9 @@
 """Begin the next attempt: once, by the first who can, and never after a person's request."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from scheduler_plan import make_plan
@@ -19,7 +15,6 @@ from learner.lifecycle import manager
 from learner.lifecycle.history import newest_checkpoint
 from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.next_attempt import begin, reduced
-from learner.lifecycle.starters import Following
 
 SCRIPT = """\
 #!/bin/bash
@@ -32,12 +27,12 @@ set -u
 
 
 class Job:
-    def __init__(self, folder: Path, submit: str = "echo 8", **lifecycle: object) -> None:
+    def __init__(self, folder, submit="echo 8", **lifecycle):
         self.dir = folder
-        plan: Plan = make_plan(job_dir=str(folder))
+        plan = make_plan(job_dir=str(folder))
         self.plan = replace(
             plan, resources=replace(plan.resources, time_s=600, halt_margin_s=30),
-            lifecycle=Lifecycle(**{"backoff_s": 0.01, **lifecycle}),  # type: ignore[arg-type]
+            lifecycle=Lifecycle(**{"backoff_s": 0.01, **lifecycle}),
         )  # fmt: skip
         (folder / contract.attempt_dir(1)).mkdir(parents=True)
         (folder / contract.CONTROL).mkdir()
@@ -48,37 +43,37 @@ class Job:
         self.now = time.time()
         status = Status("supervisor", 0, 1, State.TRAINING, started_at=self.now - 50)
         contract.write_whole(folder / contract.status_file(1, "supervisor", 0), to_json(status))
-        self.said: list[str] = []
+        self.said = []
 
     def conclude(
         self,
-        kind: VerdictKind,
-        left_s: float | None = 500.0,
+        kind,
+        left_s=500.0,
         *,
-        in_job: bool = True,
-        is_fresh: bool = False,
-        **verdict: object,
-    ) -> tuple[contract.Action, Following | None]:
+        in_job=True,
+        is_fresh=False,
+        **verdict,
+    ):
         """Judge the first attempt, which has failed unless told otherwise."""
         fields = {"state": State.FAILED, "reason": "why", "finished_at": self.now, **verdict}
         self.verdict, following = conclude(
-            self.dir, self.plan, Verdict(1, "7", kind=kind, **fields),  # type: ignore[arg-type]
+            self.dir, self.plan, Verdict(1, "7", kind=kind, **fields),
             left_s, in_job=in_job, is_fresh=is_fresh,
         )  # fmt: skip
         assert self.verdict.action is not None
         return self.verdict.action, following
 
-    def end(self, kind: VerdictKind, **more: Any) -> contract.Action:
+    def end(self, kind, **more):
         """Judge it, and begin what follows."""
         action, following = self.conclude(kind, **more)
         self.runs_here = following is not None and follow(following, self.said.append)
         return action
 
-    def on(self, scheduler: str) -> Job:
+    def on(self, scheduler):
         self.plan = replace(self.plan, batch=replace(self.plan.batch, scheduler=scheduler))
         return self
 
-    def read(self, name: str) -> str:
+    def read(self, name):
         return (self.dir / name).read_text()
 
 

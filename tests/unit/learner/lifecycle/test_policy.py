@@ -1,11 +1,8 @@
 """What follows an attempt that has ended."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from node_job import Job
@@ -19,7 +16,7 @@ NOW = 1000.0
 RETRY = Action(Next.RETRY, "")
 
 
-def ended(attempt: int, kind: VerdictKind, progress: int = 5, **more: Any) -> Verdict:
+def ended(attempt, kind, progress=5, **more):
     state = more.pop("state", State.FAILED)
     action = None if more.pop("newest", False) else RETRY
     return Verdict(
@@ -28,9 +25,7 @@ def ended(attempt: int, kind: VerdictKind, progress: int = 5, **more: Any) -> Ve
     )  # fmt: skip
 
 
-def after(
-    *verdicts: Verdict, by_a_person: bool = False, chance: float = 0.5, **lifecycle: Any
-) -> Action:
+def after(*verdicts, by_a_person=False, chance=0.5, **lifecycle):
     policy = Lifecycle(**lifecycle)
     return decide(policy, verdicts, NOW, chance, by_a_person=by_a_person)
 

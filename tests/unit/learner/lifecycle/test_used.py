@@ -1,18 +1,15 @@
 """What an attempt has used, as its verdict says it: with numbers that can be checked by hand."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from login_side import plan_of
 
 from dlctl import contract
 from dlctl.contract import Rehearsal, State, Status, Verdict, VerdictKind
-from dlctl.contract.measured.past import LearnerUse, Past
+from dlctl.contract.measured.past import LearnerUse
 from learner.lifecycle import history as used
 from learner.lifecycle.manager import conclude
 
@@ -33,7 +30,7 @@ DONE = Verdict(1, "7", State.COMPLETED, "done", finished_at=BEGIN + 100)
 class Job:
     """A job directory with what four learners on two nodes have written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.dir, self.plan = folder, plan_of(TEXT)
         (folder / "metrics").mkdir()
         self.began(1)
@@ -45,7 +42,7 @@ class Job:
             {"step": 20, "epoch": 2, "time": BEGIN + 80, "step_s": 4.0, "exchange_s": 1.0},
         ])  # fmt: skip
 
-    def began(self, attempt: int) -> None:
+    def began(self, attempt):
         (self.dir / contract.attempt_dir(attempt)).mkdir(parents=True)
         receipt = self.dir / contract.submit_begin(attempt)
         receipt.touch()
@@ -53,29 +50,29 @@ class Job:
         self.tell(Status("supervisor", 0, attempt, State.TRAINING, started_at=BEGIN,
                          heartbeat_at=BEGIN + 98), attempt)  # fmt: skip
 
-    def tell(self, status: Status, attempt: int = 1) -> None:
+    def tell(self, status, attempt=1):
         path = self.dir / contract.status_file(attempt, status.role, status.rank)
         contract.write_whole(path, contract.to_json(status))
 
-    def write(self, lines: list[dict[str, object]]) -> None:
+    def write(self, lines):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (self.dir / contract.metrics_file(1, 0)).write_text(text)
 
-    def use(self, rank: int, **values: object) -> None:
+    def use(self, rank, **values):
         path = self.dir / contract.use_file(1, rank)
-        contract.write_whole(path, contract.to_json(LearnerUse(**values)))  # type: ignore[arg-type]
+        contract.write_whole(path, contract.to_json(LearnerUse(**values)))
 
-    def past(self, verdict: Verdict = DONE) -> Past:
+    def past(self, verdict=DONE):
         verdict, _ = conclude(self.dir, self.plan, verdict, None)
         return verdict.pasts[-1]
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path):
     return Job(tmp_path)
 
 
-def test_what_an_attempt_has_used(job: Job) -> None:
+def test_what_an_attempt_has_used(job):
     job.use(0, memory_bytes=500 * MIB, cpu_tenths={"15": 1}, gpu_percent={"0": 90.0, "1": 1.0})
     job.use(1, memory_bytes=400 * MIB, cpu_tenths={"5": 94, "25": 6})
     past = job.past()
@@ -92,7 +89,7 @@ def test_what_an_attempt_has_used(job: Job) -> None:
     assert past.is_telling and not past.is_rehearsal
 
 
-def test_the_peak_may_be_that_of_any_learner_on_any_node(job: Job) -> None:
+def test_the_peak_may_be_that_of_any_learner_on_any_node(job):
     job.use(0, memory_bytes=500 * MIB, job_memory_bytes=1200 * MIB)
     job.use(2, memory_bytes=700 * MIB, job_memory_bytes=1200 * MIB)
     assert job.past().memory_bytes == 700 * MIB
@@ -100,7 +97,7 @@ def test_the_peak_may_be_that_of_any_learner_on_any_node(job: Job) -> None:
     assert job.past().memory_bytes == 3000 * MIB, "half of what the kernel counts of both learners"
 
 
-def test_what_learners_share_is_not_counted_beyond_what_they_had(job: Job) -> None:
+def test_what_learners_share_is_not_counted_beyond_what_they_had(job):
     job.use(0, memory_bytes=20000 * MIB)
     assert job.past().memory_bytes == 20000 * MIB, "nobody holds the limit"
     job.use(1, job_memory_bytes=6000 * MIB)
@@ -109,13 +106,13 @@ def test_what_learners_share_is_not_counted_beyond_what_they_had(job: Job) -> No
     assert job.past(killed).memory_bytes == 20000 * MIB
 
 
-def test_without_collectors_the_statuses_tell_the_memory(job: Job) -> None:
+def test_without_collectors_the_statuses_tell_the_memory(job):
     job.tell(Status("learner", 3, 1, State.TRAINING, metrics={"memory_bytes": 900.0 * MIB}))
     past = job.past()
     assert past.memory_bytes == 900 * MIB and past.cpus_used is None and past.gpus_used is None
 
 
-def test_a_verdict_carries_what_earlier_attempts_have_used(job: Job) -> None:
+def test_a_verdict_carries_what_earlier_attempts_have_used(job):
     first, _ = conclude(job.dir, job.plan, replace(DONE, state=State.FAILED), None)
     (job.dir / contract.verdict_file(1)).write_text(contract.to_json(first))
     job.began(2)
@@ -127,9 +124,7 @@ def test_a_verdict_carries_what_earlier_attempts_have_used(job: Job) -> None:
     assert first.pasts[0].epoch_samples is None, "what broke off tells no epoch"
 
 
-def test_of_very_many_lines_the_beginning_and_the_newest_are_read(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_very_many_lines_the_beginning_and_the_newest_are_read(job, monkeypatch):
     monkeypatch.setattr(used, "_MOST_BYTES", 2000)
     job.write([{"step": n, "epoch": 1, "time": BEGIN + 10 + n, "step_s": 1.0 if n < 100 else 9.0}
                for n in range(1, 201)])  # fmt: skip
@@ -138,11 +133,11 @@ def test_of_very_many_lines_the_beginning_and_the_newest_are_read(
     assert past.step_s == 9.0, "the newest count"
 
 
-def test_an_attempt_that_was_judged_late_has_not_run_until_then(job: Job) -> None:
+def test_an_attempt_that_was_judged_late_has_not_run_until_then(job):
     assert job.past(replace(DONE, finished_at=BEGIN + 86400)).held_s == 128
 
 
-def test_a_verdict_comes_whatever_was_written(job: Job) -> None:
+def test_a_verdict_comes_whatever_was_written(job):
     odd = {"step": 5, "epoch": 1, "time": BEGIN + 5, "step_s": float("nan"), "exchange_s": 1.0,
            "memory_bytes": float("inf")}  # fmt: skip
     job.write([odd, odd | {"step_s": 2.0}])
@@ -153,7 +148,7 @@ def test_a_verdict_comes_whatever_was_written(job: Job) -> None:
     assert verdict.state is State.COMPLETED and verdict.pasts == []
 
 
-def test_of_a_job_that_never_began_there_is_no_past_and_a_rehearsal_is_told_apart(job: Job) -> None:
+def test_of_a_job_that_never_began_there_is_no_past_and_a_rehearsal_is_told_apart(job):
     job.plan = replace(job.plan, rehearsal=Rehearsal(stage=1, steps=20))
     assert used.with_past(job.dir, job.plan, DONE, [], Status("supervisor", 0, 1, State.TRAINING,
                           started_at=BEGIN), []).pasts[0].is_rehearsal  # fmt: skip

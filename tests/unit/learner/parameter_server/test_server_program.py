@@ -9,15 +9,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from server_job import ServedJob, make_served_job
-from zygote import Forked, Zygote
+from server_job import make_served_job
+from zygote import Forked
 
 from dlctl import contract
 from dlctl.contract import State
@@ -33,7 +31,6 @@ from psrv.shard.shard import Shard
 from psrv.solvers.partition import layout_of
 from psrv.solvers.solver import ParallelSGD
 
-Wait = Callable[..., Any]
 COUNT = 100_000
 
 
@@ -42,19 +39,19 @@ class Server:
 
     process: Forked
 
-    def __init__(self, job: ServedJob) -> None:
+    def __init__(self, job):
         self.job = job
         self.log = job.directory / contract.server_log(1, 0)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         homes = contract.Homes(generation=1, shard_nodes=[0])
         contract.write_whole(job.directory / contract.homes_file(1), contract.to_json(homes))
 
-    def start(self, *more: str) -> None:
+    def start(self, *more):
         argv = ["-m", "learner.parameter_server.server", self.job.directory, "1", "0", *more]
         with self.log.open("a") as log:
             self.process = self.job.zygote.start(*argv, env=os.environ, stdout=log)
 
-    def tell(self, count: int = COUNT, rows: int = 1) -> None:
+    def tell(self, count=COUNT, rows=1):
         """Write the parameters and the snapshot, as learner 0 would."""
         if count == COUNT:
             path = self.job.directory / contract.snapshot_file(1, 0)
@@ -64,10 +61,10 @@ class Server:
         contract.write_whole(path, contract.to_json(parameters))
 
     @property
-    def folder(self) -> Path:
+    def folder(self):
         return server_folder(self.job.plan.training_id, 1, self.job.directory)
 
-    def status(self) -> contract.Status:
+    def status(self):
         path = self.job.directory / contract.status_file(1, "server", 0)
         found = contract.read_record(contract.Status, path)
         assert found is not None
@@ -75,7 +72,7 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path, zygote: Zygote) -> Iterator[Server]:
+def server(tmp_path, zygote):
     """A server that is not started yet."""
     settings = contract.ParameterServer("parallel_sgd", [0], timeout_s=60)
     server = Server(make_served_job(tmp_path, zygote, "", 2, settings))
@@ -85,14 +82,14 @@ def server(tmp_path: Path, zygote: Zygote) -> Iterator[Server]:
     server.job.clean()
 
 
-def shard_of(server: Server) -> Shard:
+def shard_of(server):
     parameters = contract.Parameters(COUNT, "float32", 1, "model", [])
     layout = layout_of(parameters, 1, 0, ParallelSGD(), PRIMARY)
     return Shard(server.folder / "shard-0", layout, 1)
 
 
 @pytest.mark.slow
-def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_until: Wait) -> None:
+def test_a_server_of_one_node_from_its_begin_to_its_end(server, wait_until):
     server.start()
     server.tell()
     path = server.folder / "shard-0"
@@ -130,7 +127,7 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
     assert server.status().state is contract.State.COMPLETED
 
 
-def test_a_server_survives_a_full_log_disk(server: Server, wait_until: Wait) -> None:
+def test_a_server_survives_a_full_log_disk(server, wait_until):
     """Its log lines are lost, but the learners' pushes are not."""
     server.tell()
     server.log = Path("/dev/full")
@@ -151,55 +148,42 @@ class World:
     supervisor_lives = True
     learners = False
 
-    def expelled(self) -> str:
+    def expelled(self):
         return self.told
 
-    def abandoned(self) -> str:
+    def abandoned(self):
         return self.left
 
 
 @pytest.mark.parametrize(
-    ("found", "bound"),
+    ("found", "route", "interfaces", "bound"),
     [
-        (["10.0.0.7"], "n7"),
-        (["127.0.1.1"], "192.168.0.7"),  # from Debian's /etc/hosts; other nodes can't reach it
-        (["127.0.1.1", "10.0.0.7"], "10.0.0.7"),
-        (["::1", "fd00::7%eth0"], "fd00::7%eth0"),
+        (["10.0.0.7"], "192.168.0.7", [], "n7"),
+        # From Debian's /etc/hosts; other nodes can't reach it.
+        (["127.0.1.1"], "192.168.0.7", [], "192.168.0.7"),
+        (["127.0.1.1", "10.0.0.7"], "192.168.0.7", [], "10.0.0.7"),
+        (["::1", "fd00::7%eth0"], "192.168.0.7", [], "fd00::7%eth0"),
+        # The same, and no route out of the network.
+        (["127.0.1.1"], None, ["10.0.0.7", "10.1.0.7"], "10.0.0.7"),
+        (["127.0.1.1"], None, [], "n7"),
     ],
 )
-def test_a_server_is_bound_where_other_nodes_reach_it(
-    monkeypatch: pytest.MonkeyPatch, found: list[str], bound: str
-) -> None:
+def test_a_server_is_bound_where_other_nodes_reach_it(monkeypatch, found, route, interfaces, bound):
     answer = [(socket.AF_INET, 0, 0, "", (address, 0)) for address in found]
-    monkeypatch.setattr("learner.agent.preflight.own_address", lambda plan: "n7")
-    monkeypatch.setattr("learner.agent.preflight._route_address", lambda: "192.168.0.7")
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
-    nodes = SimpleNamespace(resources=SimpleNamespace(nodes=2), parameter_server=None)
-    assert bound_address(nodes) == bound  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("interfaces", "bound"), [(["10.0.0.7", "10.1.0.7"], "10.0.0.7"), ([], "n7")]
-)
-def test_a_server_on_a_network_that_leads_nowhere_is_bound_there_and_not_to_the_loopback(
-    monkeypatch: pytest.MonkeyPatch, interfaces: list[str], bound: str
-) -> None:
-    """Cluster nodes may have Debian's /etc/hosts and no route out of their network."""
-    loopback = [(socket.AF_INET, 0, 0, "", ("127.0.1.1", 0))]
     have = [(f"eth{n}", ipaddress.ip_address(each)) for n, each in enumerate(interfaces)]
     monkeypatch.setattr("learner.agent.preflight.own_address", lambda plan: "n7")
-    monkeypatch.setattr("learner.agent.preflight._route_address", lambda: None)
+    monkeypatch.setattr("learner.agent.preflight._route_address", lambda: route)
     monkeypatch.setattr("learner.agent.preflight.own_addresses", lambda: have)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: loopback)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     nodes = SimpleNamespace(resources=SimpleNamespace(nodes=2), parameter_server=None)
-    assert bound_address(nodes) == bound  # type: ignore[arg-type]
+    assert bound_address(nodes) == bound
 
 
-def test_a_signal_does_not_end_a_server_with_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_does_not_end_a_server_with_learners(monkeypatch):
     """A learner that is about to be restarted finds the memory unchanged."""
     monkeypatch.setattr(program, "_ASK_OUTSIDE_EVERY_S", -1.0)
     world, signals = World(), HaltFlag()
-    stopped = program._Stopped(world, signals, lambda: world.learners)  # type: ignore[arg-type]
+    stopped = program._Stopped(world, signals, lambda: world.learners)
     signals.received.append(signal.SIGTERM)
     assert not stopped()
     world.supervisor_lives, world.learners = False, True
@@ -210,9 +194,7 @@ def test_a_signal_does_not_end_a_server_with_learners(monkeypatch: pytest.Monkey
     assert stopped()
 
 
-def test_a_supervisor_lives_while_its_heartbeat_is_fresh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_supervisor_lives_while_its_heartbeat_is_fresh(tmp_path, monkeypatch):
     heart = tmp_path / contract.status_file(1, "supervisor", 0)
     outside, now = Outside(tmp_path, 1, 60.0), time.monotonic()
     assert not outside.abandoned() and not outside.supervisor_lives
@@ -239,19 +221,19 @@ def test_a_supervisor_lives_while_its_heartbeat_is_fresh(
     ],
 )
 def test_a_server_reports_why_it_ended_unless_its_node_was_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, state: State | None
-) -> None:
+    tmp_path, monkeypatch, told, state
+):
     settings = contract.ParameterServer("parallel_sgd", [0])
-    job = make_served_job(tmp_path, None, "", 2, settings)  # type: ignore[arg-type]
+    job = make_served_job(tmp_path, None, "", 2, settings)
 
     class Node:
         lost = not told
         has_learners = staticmethod(lambda: False)
 
-        def __init__(self, *_: object) -> None:
+        def __init__(self, *_):
             pass
 
-        def run(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
+        def run(self, stopped, beat):
             beat("serves")
             assert stopped() == bool(told)
 
@@ -277,9 +259,7 @@ def test_a_server_reports_why_it_ended_unless_its_node_was_given_up(
         (COUNT, 2, "learner 0 has snapshots of 2 rows, and this server's solver keeps 1"),
     ],
 )  # fmt: skip
-def test_errors_that_no_restart_can_fix_are_reported_before_training(
-    server: Server, count: int, rows: int, said: str
-) -> None:
+def test_errors_that_no_restart_can_fix_are_reported_before_training(server, count, rows, said):
     server.start()
     server.tell(count, rows)
     assert server.process.wait(60) == 3
@@ -291,9 +271,9 @@ def test_errors_that_no_restart_can_fix_are_reported_before_training(
     assert re.search(said, status.reason)
 
 
-def test_the_tightest_memory_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tightest_memory_limit_counts(tmp_path, monkeypatch):
     settings = contract.ParameterServer("parallel_sgd", [0])
-    job = make_served_job(tmp_path, None, "", 2, settings)  # type: ignore[arg-type]
+    job = make_served_job(tmp_path, None, "", 2, settings)
     monkeypatch.setattr(program, "memory_left", lambda: {"node": 50, "the job's cgroup": 30})
     made = program._settings(job.plan, job.directory, 1, 0)
     assert made.memory_left() == 30

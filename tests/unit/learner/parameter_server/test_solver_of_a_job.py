@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -18,9 +16,7 @@ from psrv.solvers.solver import Downpour, ElasticAveraging, RoundSolver, Solver
 class Signs(Solver):
     """A user's own solver with steps of one size (signSGD)."""
 
-    def push(
-        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor, rate: float
-    ) -> None:
+    def push(self, server, mine, scratch, rate):
         server[0].add_(torch.sign(mine, out=scratch), alpha=-rate)
 
 
@@ -32,9 +28,7 @@ class Slotted:
     rows: int = 0
     sends_weights: bool = False
 
-    def step(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
-    ) -> None:
+    def step(self, server, total, count, rate):
         server[0].sub_(total, alpha=rate / count**self.power)
 
 
@@ -50,13 +44,11 @@ class Rounds:
     rows = 0
     sends_weights = False
 
-    def step(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
-    ) -> None:
+    def step(self, server, total, count, rate):
         server[0].add_(total, alpha=-rate / count)
 
 
-def own(solver: Any) -> Any:
+def own(solver):
     return find_solver(ParameterServer("own", [0]), 2, solver)
 
 
@@ -92,19 +84,17 @@ def test_a_user_s_solver_of_another_form_is_refused():
         (Weights(), 2, {"pull_every": 4}, "pull_every is 4, and the solver Weights gives"),
     ],
 )
-def test_settings_that_a_user_s_solver_ignores_are_refused(
-    solver: Any, learners: int, settings: dict[str, int], words: str
-) -> None:
+def test_settings_that_a_user_s_solver_ignores_are_refused(solver, learners, settings, words):
     find_solver(ParameterServer("own", [0], push_every=2), 62, solver)
     with pytest.raises(UserFault, match=words):
-        find_solver(ParameterServer("own", [0], **settings), learners, solver)  # type: ignore[arg-type]
+        find_solver(ParameterServer("own", [0], **settings), learners, solver)
 
 
-def test_a_solver_that_would_add_up_weights_is_refused_on_several_nodes() -> None:
+def test_a_solver_that_would_add_up_weights_is_refused_on_several_nodes():
     """The primary would take the sum of several learners' weights for the weights of one."""
 
     class Gathers(Weights):
-        def gather(self, replica: Any, total: Any, mine: Any, scratch: Any, rate: float) -> None:
+        def gather(self, replica, total, mine, scratch, rate):
             total.add_(mine).sub_(replica)
 
     settings = ParameterServer("own", [0, 1])
@@ -117,7 +107,7 @@ def test_a_solver_that_would_add_up_weights_is_refused_on_several_nodes() -> Non
 
 def test_an_error_in_a_user_s_solver_is_raised_before_training():
     class Fails(Signs):
-        def push(self, *_: Any) -> None:
+        def push(self, *_):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -128,15 +118,15 @@ def test_a_solver_that_does_nothing_in_place_is_refused():
     """It would train to the end without learning anything."""
 
     class Returns(Signs):
-        def push(self, server: Any, mine: Any, scratch: Any, rate: float) -> Any:
+        def push(self, server, mine, scratch, rate):
             return server[0] - rate * mine
 
     class Steps(Rounds):
-        def step(self, server: Any, total: Any, count: int, rate: float) -> Any:
+        def step(self, server, total, count, rate):
             return server[0] - rate * total
 
     class Replaces(Signs):
-        def push(self, server: Any, mine: Any, scratch: Any, rate: float) -> None:
+        def push(self, server, mine, scratch, rate):
             server[0] = server[0] - rate * mine
 
     for solver in (Returns(), Steps()):

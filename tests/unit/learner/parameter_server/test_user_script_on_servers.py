@@ -1,12 +1,7 @@
 """The parameter server for a user's own script: alone, and in a job."""
 
-from __future__ import annotations
-
 import secrets
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,16 +24,16 @@ TRAIN = TensorDataset(INPUTS, INPUTS.sum(dim=1, keepdim=True))
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, shm_folder: Path) -> None:
+def _alone(monkeypatch, shm_folder):
     monkeypatch.delenv("DLCTL_JOB_DIR", raising=False)
     monkeypatch.setattr(parameter_server.api, "_SHARED_MEMORY", shm_folder)
 
 
-def shared_memory() -> list[str]:
+def shared_memory():
     return [path.name for path in parameter_server.api._SHARED_MEMORY.iterdir()]
 
 
-def test_a_script_alone_takes_the_steps_of_sgd() -> None:
+def test_a_script_alone_takes_the_steps_of_sgd():
     torch.manual_seed(0)
     model, twin = nn.Linear(4, 1), nn.Linear(4, 1)
     twin.load_state_dict(model.state_dict())
@@ -56,7 +51,7 @@ def test_a_script_alone_takes_the_steps_of_sgd() -> None:
     assert (server.rank, server.size) == (0, 1)
 
 
-def step_itself(server: parameter_server.Server, model: nn.Linear) -> None:
+def step_itself(server, model):
     """Train on all batches, like a script whose own optimizer takes the steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for (x,), y in server.batches():
@@ -67,10 +62,10 @@ def step_itself(server: parameter_server.Server, model: nn.Linear) -> None:
 
 
 @pytest.fixture
-def in_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., contract.Plan]:
+def in_job(monkeypatch, tmp_path):
     """Make this process a learner of a job with a plan."""
 
-    def make(rank: int = 0, **fields: Any) -> contract.Plan:
+    def make(rank=0, **fields):
         plan = replace(make_plan(job_dir=str(tmp_path), learners=1 + rank), **fields)
         (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
         (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
@@ -82,7 +77,7 @@ def in_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., con
     return make
 
 
-def test_weights_are_pushed_where_the_solver_takes_them() -> None:
+def test_weights_are_pushed_where_the_solver_takes_them():
     model = nn.Linear(4, 1)
     settings = ParameterServer("elastic_averaging", [0], push_every=2, moving_rate=0.25)
     with parameter_server.join(model, TRAIN, epochs=4, batch_size=5, settings=settings) as server:
@@ -95,7 +90,7 @@ def test_weights_are_pushed_where_the_solver_takes_them() -> None:
 
 
 @pytest.mark.parametrize("solver", ["downpour_sgd", "elastic_averaging", "diloco"])
-def test_a_script_may_have_another_default_device(solver: str) -> None:
+def test_a_script_may_have_another_default_device(solver):
     """As with `torch.set_default_device("cuda")`; shared memory stays on the CPU."""
     model = nn.Linear(4, 1)
     data = [(torch.ones(4), torch.ones(1))] * 4
@@ -114,10 +109,10 @@ def test_a_script_may_have_another_default_device(solver: str) -> None:
             assert {tensor.device.type for tensor in [rows, *model.parameters()]} == {"cpu"}
 
 
-def test_a_script_goes_on_from_its_state() -> None:
+def test_a_script_goes_on_from_its_state():
     settings = ParameterServer("downpour_sgd", [0], momentum=0.9)
 
-    def train(model: nn.Module, stop_at: int, **more: object) -> dict[str, object]:
+    def train(model, stop_at, **more):
         with parameter_server.join(
             model, TRAIN, epochs=2, batch_size=5, lr=0.01, settings=settings, **more
         ) as server:
@@ -140,7 +135,7 @@ def test_a_script_goes_on_from_its_state() -> None:
     assert torch.equal(whole.weight, halves.weight)
 
 
-def test_a_pushed_step_is_reported_done_at_once() -> None:
+def test_a_pushed_step_is_reported_done_at_once():
     """A script saves after a step when halted; what is in the weights must not come again."""
     settings = ParameterServer("downpour_sgd", [0], push_every=2)
     with parameter_server.join(
@@ -155,8 +150,8 @@ def test_a_pushed_step_is_reported_done_at_once() -> None:
 
 
 def test_a_job_of_one_learner_uses_the_manifest_s_settings(
-    in_job: Callable[..., contract.Plan],
-) -> None:
+    in_job,
+):
     """Otherwise `dlctl resume --learners 1` would change the solver and the learning rate."""
     settings = ParameterServer("elastic_averaging", [0, 0], push_every=2, moving_rate=0.25)
     in_job(alone_on_server=settings)
@@ -172,13 +167,11 @@ class Killed(Exception):
     """Ends a learner like a signal."""
 
 
-def test_the_watchdog_removes_the_shard_of_a_killed_single_learner(
-    monkeypatch: pytest.MonkeyPatch, in_job: Callable[..., contract.Plan]
-) -> None:
+def test_the_watchdog_removes_the_shard_of_a_killed_single_learner(monkeypatch, in_job):
     """It is most likely to be killed while making a large shard, when memory runs out."""
     plan = in_job(training_id=f"t-{secrets.token_hex(4)}")
 
-    def be_killed(*_: object, **__: object) -> None:
+    def be_killed(*_, **__):
         raise Killed
 
     monkeypatch.setattr(parameter_server.api.client, "join", be_killed)
@@ -193,9 +186,7 @@ def test_the_watchdog_removes_the_shard_of_a_killed_single_learner(
     assert len(left) == 1 and not elsewhere
 
 
-def test_a_learner_does_not_wait_for_an_ended_learner_0(
-    in_job: Callable[..., contract.Plan], tmp_path: Path
-) -> None:
+def test_a_learner_does_not_wait_for_an_ended_learner_0(in_job, tmp_path):
     """It would otherwise hold the job's resources until the time limit."""
     in_job(1, parameter_server=ParameterServer("downpour_sgd", [0]))
     status = tmp_path / contract.status_file(1, "learner", 0)
@@ -207,9 +198,7 @@ def test_a_learner_does_not_wait_for_an_ended_learner_0(
 
 
 @pytest.mark.parametrize(("epochs", "samples", "seed"), [(3, 50, 0), (2, 40, 0), (2, 50, 1)])
-def test_learners_with_other_samples_are_refused(
-    epochs: int, samples: int, seed: int, in_job: Callable[..., contract.Plan], tmp_path: Path
-) -> None:
+def test_learners_with_other_samples_are_refused(epochs, samples, seed, in_job, tmp_path):
     """In another order some samples would be trained on twice, and others never."""
     settings, model = ParameterServer("downpour_sgd", [0]), nn.Linear(4, 1)
     in_job(1, parameter_server=settings)
@@ -224,7 +213,7 @@ def test_learners_with_other_samples_are_refused(
         parameter_server.join(model, TRAIN, epochs=2, batch_size=5, lr=0.1)
 
 
-def test_missing_settings_are_reported() -> None:
+def test_missing_settings_are_reported():
     with pytest.raises(UserFault, match="there is no learning rate"):
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5)
     with (
@@ -234,14 +223,14 @@ def test_missing_settings_are_reported() -> None:
         list(server.batches())
 
 
-def train_a_batch(server: parameter_server.Server, model: nn.Linear) -> None:
+def train_a_batch(server, model):
     (x,), y = next(iter(server.batches()))
     nn.functional.mse_loss(model(x), y).backward()
     server.step()
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_step_belongs_to_one_batch(before: bool) -> None:
+def test_a_step_belongs_to_one_batch(before):
     """A second step would push the same gradient again."""
     model = nn.Linear(4, 1)
     with parameter_server.join(model, TRAIN, epochs=1, batch_size=5, lr=0.1) as server:
@@ -252,7 +241,7 @@ def test_a_step_belongs_to_one_batch(before: bool) -> None:
         train_a_batch(server, model)
 
 
-def test_any_call_after_leaving_is_an_error() -> None:
+def test_any_call_after_leaving_is_an_error():
     model = nn.Linear(4, 1)
     with parameter_server.join(model, TRAIN, epochs=2, batch_size=5, lr=0.1) as server:
         train_a_batch(server, model)

@@ -1,12 +1,9 @@
 """A rehearsal: what each attempt does, how it disturbs a learner, what it compares and reports."""
 
-from __future__ import annotations
-
 import json
 import signal
 import zlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from scheduler_plan import make_plan
@@ -22,7 +19,7 @@ from learner.rehearsal.report import differing
 from learner.rehearsal.stages import following, objection
 
 
-def checkpoint(root: Path, step: int, crc: int = 1, seconds: float = 1.0, extra: int = 0) -> Path:
+def checkpoint(root, step, crc=1, seconds=1.0, extra=0):
     """Write what the comparison reads of a checkpoint."""
     folder = root / layout.directory_name(step)
     folder.mkdir(parents=True)
@@ -86,7 +83,7 @@ def test_a_learner_waits_for_the_halt_once():
 
 
 def test_the_supervisor_halts_at_learner_0s_step():
-    def learner(step: int | None) -> list[Status]:
+    def learner(step):
         return [Status("learner", 0, 2, State.TRAINING, step=step)]
 
     halts = Rehearsal(20, Stage.HALT, 5)
@@ -134,7 +131,7 @@ def job(tmp_path):
     return tmp_path, plan
 
 
-def end(folder: Path, plan: contract.Plan, attempt: int, state: State) -> contract.Action:
+def end(folder, plan, attempt, state):
     verdict, next_ = conclude(folder, plan, Verdict(attempt, "7", state, "why"), 20.0)
     assert verdict.action is not None
     assert verdict.action.goes_on == (next_ is not None)

@@ -282,10 +282,10 @@ def test_a_kill_at_any_write_leaves_no_marker_that_names_what_is_not_there(
     with faulty_proxy(swift.port) as proxy:
         program = StoreProgram(tmp_path, "swift", f"http://{proxy.host}/auth/v1.0", swift, name)
 
-        def save(attempt: int, killed_at: int) -> int:
+        def save(attempt, killed_at):
             writes = 0
 
-            def kill(data: bytes) -> None:
+            def kill(data):
                 nonlocal writes
                 if data.startswith(b"PUT"):
                     writes += 1
@@ -305,7 +305,7 @@ def test_a_kill_at_any_write_leaves_no_marker_that_names_what_is_not_there(
             assert process.returncode in (0, -signal.SIGKILL), told
             return process.returncode
 
-        def mark() -> dict:
+        def mark():
             found = json.loads(swift.get(f"{name}/t-1/_complete.json"))
             for file in found["files"]:
                 content = swift.get(f"{name}/t-1/{file['name']}")

@@ -20,7 +20,7 @@ from dlctl.contract.stores import ListedObject
 from learner.errors import UserFault
 from learner.storage.cache import Cache
 from learner.storage.fetch import Wanted, _agrees
-from learner.storage.objects import Patient, Place, Unavailable, open_store
+from learner.storage.objects import Place, open_store
 from learner.storage.objects.base import part_bytes_of
 from learner.storage.objects.bucket import guessed_parts
 
@@ -207,20 +207,6 @@ def moto():
         yield server
 
 
-@pytest.mark.slow
-def test_another_server_of_s3(tmp_path, moto):
-    bucket = Place("m", "tf_data", "", {"auth_url": moto.url, "user_name": "id", "password": "key"})
-    program = StoreProgram(tmp_path, "s3", moto.url, moto, "tf_data")
-    code, told = program.run("check")
-    assert code == 1 and "has no container 'tf_data'" in told
-    moto.bucket("tf_data", {})
-    store, file = open_store("s3", bucket), tmp_path / "file"
-    file.write_bytes(os.urandom(66 * MIB))
-    store.write("a/b", file, lambda _: None)
-    assert program.load() == {"a/b": file.read_bytes()}
-    assert store.stat("gone") is None
-
-
 def test_etags_that_are_no_checksums_are_not_taken_for_any(tmp_path, moto):
     """Where S3 encrypts with a key of KMS, an etag looks like an MD5 and is none."""
     mirror = bytes.maketrans(b"0123456789abcdef", b"fedcba9876543210")
@@ -255,19 +241,6 @@ def test_a_folder_of_a_web_server(tmp_path):
         assert program.load() == {"data/a b.txt": b"one", "data/deep/b.bin": big}
         code, told = program.run("check", STORE_CONTAINER="gone")
         assert code == 1 and "has no container 'gone'" in told
-
-
-def test_a_patient_store_gives_up_in_the_end():
-    tried = []
-
-    class Down:
-        def stat(self, key):
-            tried.append(key)
-            raise Unavailable("down")
-
-    with pytest.raises(Unavailable):
-        Patient(Down(), 1.0).stat("a")
-    assert 2 <= len(tried) <= 6
 
 
 @pytest.mark.parametrize("of", [lambda md5: md5.digest(), lambda md5: md5.hexdigest().encode()])

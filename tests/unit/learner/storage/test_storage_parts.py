@@ -1,10 +1,11 @@
 """Parts of storing and loading: the progress, the layout in a store, the index, `data`."""
 
-from __future__ import annotations
-
 import errno
+import os
+import signal
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from node_job import Job
@@ -12,12 +13,12 @@ from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract import DataStore
-from dlctl.contract.stores import storing_dir
+from dlctl.contract.stores import store_script, storing_dir
 from learner import storage
-from learner.errors import UserFault
-from learner.storage import index
+from learner.errors import SiteFault, UserFault
+from learner.storage import index, scripted
 from learner.storage.index import alone, write_index
-from learner.storage.progress import Moving, Progress, read_progress
+from learner.storage.progress import Interrupted, Moving, Progress, read_progress
 from learner.storage.to_store import lay_out
 
 
@@ -131,7 +132,7 @@ def test_a_file_system_without_locks_has_an_index_too(job_dir, monkeypatch):
 def load(tmp_path):
     """Load a job's data from stores of these names, as each attempt does."""
 
-    def load(*names: str) -> None:
+    def load(*names):
         stores = []
         for name in names:
             (tmp_path / "mounted" / name).mkdir(parents=True, exist_ok=True)
@@ -180,3 +181,59 @@ def test_an_earlier_attempts_links_are_replaced_and_what_they_lead_to_stays(load
     load("a", "b")
     assert sorted(path.name for path in load.data.iterdir()) == ["a", "b"]
     assert (load.data / "a/x").read_text() == "in the store"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that runs a script as the store script of a training."""
+    secret = tmp_path / "secret"
+    secret.write_text("opensesame")
+    secret.chmod(0o600)
+    store = DataStore("mine", "tape", training_results="out", position=0, scripts=["store"],
+                      secrets={"password": f"file:{secret}"})  # fmt: skip
+    script = tmp_path / store_script(0, "store")
+    script.parent.mkdir(parents=True)
+
+    def run(text, tick=lambda: None):
+        script.write_text(text)
+        return scripted.save(store, tmp_path, tmp_path, tmp_path, {}, tick, lambda _: None)
+
+    return run
+
+
+def test_a_script_gets_its_credentials_and_its_last_line_is_told_without_them(run):
+    with pytest.raises(UserFault) as caught:
+        run('echo "curl: refused https://me:$STORE_PASSWORD@tape"; exit 3')
+    assert caught.value.message == (
+        "The store script of data store 'mine' ended with exit code 3: curl: refused "
+        "https://me:***@tape"
+    )
+
+
+def test_a_script_of_an_earlier_attempt_has_not_failed(run):
+    with pytest.raises(Interrupted):
+        run("exit 76")
+
+
+@pytest.mark.parametrize("ends", ["exit 75", "kill -9 $$"])
+def test_what_another_try_may_heal_is_the_sites_fault(run, ends):
+    with pytest.raises(SiteFault):
+        run(f"echo try >>tries; {ends}")
+
+
+def test_a_script_that_something_kills_runs_again(run, tmp_path):
+    run('[ -e once ] || { touch once; kill -9 $$; }; echo 3 files >"$STORE_PROGRESS"')
+    assert (tmp_path / "stores/0/once").exists()
+
+
+def test_a_script_ends_with_a_supervisor_that_is_killed(run, tmp_path, wait_until):
+    told = tmp_path / "stores/0/pid"
+    supervisor = os.fork()
+    if not supervisor:
+        run("echo $$ >pid.new; mv pid.new pid; exec sleep 60")
+        os._exit(0)
+    wait_until(told.exists)
+    script = Path("/proc", told.read_text().strip(), "stat")
+    os.kill(supervisor, signal.SIGKILL)
+    os.waitpid(supervisor, 0)
+    wait_until(lambda: not script.exists() or ") Z " in script.read_text(), 60)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from learner.supervisor.oversight.plateau import Curve
@@ -23,7 +22,7 @@ class Made:
     what: str
 
 
-def made_curves(count: int = 200) -> Iterator[Made]:
+def made_curves(count=200):
     """Yield losses and accuracies, half of which have stopped getting better."""
     for seed in range(count):
         draw = random.Random(seed)
@@ -50,20 +49,20 @@ class Figures:
     missed: int
 
     @property
-    def precision(self) -> float:
+    def precision(self):
         return self.right / (self.right + self.wrong)
 
     @property
-    def recall(self) -> float:
+    def recall(self):
         return self.right / (self.right + self.missed)
 
 
-def told(count: int = 400) -> Figures:
+def told(count=400):
     """Look after each value, as a node does; a plateau that is told too early is wrong, too."""
     return _figures([(_first_told(made), made) for made in made_curves(count)])
 
 
-def _first_told(made: Made) -> float | None:
+def _first_told(made):
     curve = Curve()
     for step, value in made.points:
         curve.add(step, -value if made.lower else value)
@@ -72,8 +71,8 @@ def _first_told(made: Made) -> float | None:
     return None
 
 
-def _figures(found: list[tuple[float | None, Made]]) -> Figures:
-    def is_right(step: float, made: Made) -> bool:
+def _figures(found):
+    def is_right(step, made):
         # After three time constants 5 % are left to gain.
         return made.flat_from is not None and step >= 0.6 * made.flat_from
 

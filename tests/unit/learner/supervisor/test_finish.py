@@ -1,14 +1,9 @@
 """The lines printed while an attempt runs, and the end of an attempt."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
-from typing import Any
 
 import pytest
 from scheduler_plan import make_plan
@@ -25,15 +20,15 @@ from psrv.push.waiting import to_standard_error
 
 
 class FullDisk(io.StringIO):
-    def write(self, _: str) -> int:
+    def write(self, _):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_no_hint_offers_a_checkpoint_that_does_not_exist(tmp_path: Path) -> None:
+def test_no_hint_offers_a_checkpoint_that_does_not_exist(tmp_path):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     outcome = failed(VerdictKind.UNKNOWN, "It was killed.", GO_ON.format(id="t-1"))
 
-    def hint() -> str:
+    def hint():
         leave(tmp_path, 1, outcome)
         verdict = contract.read_record(Verdict, tmp_path / contract.verdict_file(1))
         assert verdict is not None
@@ -45,7 +40,7 @@ def test_no_hint_offers_a_checkpoint_that_does_not_exist(tmp_path: Path) -> None
     assert hint() == "Resume from the newest checkpoint: dlctl resume t-1"
 
 
-def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
+def test_a_full_disk_loses_lines_and_nothing_else(tmp_path):
     """A failed print of "restarting it" is no reason for the supervisor to end all learners."""
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     evidence = Evidence("learner", 1, "n1", 1, None, ["no space left"])
@@ -58,7 +53,7 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
 
 
-def test_a_name_that_the_sites_locale_lacks_ends_no_supervisor(tmp_path: Path) -> None:
+def test_a_name_that_the_sites_locale_lacks_ends_no_supervisor(tmp_path):
     """A training that had completed was told as one whose job was killed."""
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     (tmp_path / contract.CODE).mkdir()
@@ -71,11 +66,11 @@ def test_a_name_that_the_sites_locale_lacks_ends_no_supervisor(tmp_path: Path) -
 
 
 @contextmanager
-def no_answer(folder: Path, number: int, times: int = 1000) -> Iterator[None]:
+def no_answer(folder, number, times=1000):
     """Make a folder's file system fail for a moment, as while a mount or a ticket is renewed."""
     stat, left = os.stat, iter(range(times))
 
-    def fail(path: Any, *args: Any, **more: Any) -> os.stat_result:
+    def fail(path, *args, **more):
         if str(path).startswith(str(folder)) and next(left, None) is not None:
             raise OSError(number, os.strerror(number))
         return stat(path, *args, **more)
@@ -86,9 +81,7 @@ def no_answer(folder: Path, number: int, times: int = 1000) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
-def test_a_brief_file_system_failure_is_neither_a_request_nor_an_end(
-    tmp_path: Path, number: int
-) -> None:
+def test_a_brief_file_system_failure_is_neither_a_request_nor_an_end(tmp_path, number):
     """`Path.exists` raises in that case: the supervisor once died of it and left no verdict."""
     plan = make_plan(job_dir=str(tmp_path))
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
@@ -103,14 +96,12 @@ def test_a_brief_file_system_failure_is_neither_a_request_nor_an_end(
     assert is_there(tmp_path) and is_gone(tmp_path / "other")
 
 
-def test_checkpoints_that_cannot_be_listed_may_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_that_cannot_be_listed_may_exist(tmp_path, monkeypatch):
     assert not any_checkpoints(tmp_path)
     (tmp_path / contract.CHECKPOINTS).mkdir()
     assert not any_checkpoints(tmp_path)
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     for name in ("listdir", "scandir"):  # the supervisor once died of this after a good end
@@ -118,13 +109,13 @@ def test_checkpoints_that_cannot_be_listed_may_exist(
     assert any_checkpoints(tmp_path)
 
 
-def test_a_supervisor_that_a_full_disk_ends_says_so() -> None:
+def test_a_supervisor_that_a_full_disk_ends_says_so():
     outcome = crash_outcome(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     assert outcome.kind is VerdictKind.DISK_FULL
     assert "file system is full" in outcome.reason
 
 
-def test_a_fault_of_the_supervisor_itself_is_told_as_one() -> None:
+def test_a_fault_of_the_supervisor_itself_is_told_as_one():
     try:
         raise ValueError("no such thing")  # noqa: EM101, TRY301
     except ValueError as error:
@@ -133,7 +124,7 @@ def test_a_fault_of_the_supervisor_itself_is_told_as_one() -> None:
     assert "ValueError: no such thing (test_finish.py:" in outcome.reason
 
 
-def test_a_name_with_a_line_break_makes_no_line_of_the_job_log(capsys) -> None:
+def test_a_name_with_a_line_break_makes_no_line_of_the_job_log(capsys):
     say("  out/ne\nw\x1b[31m: 4 B; not in RESULT_DIR")
     assert capsys.readouterr().out.partition(" ")[2] == (
         "  out/ne\\nw\\x1b[31m: 4 B; not in RESULT_DIR\n"

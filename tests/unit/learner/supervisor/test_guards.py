@@ -1,10 +1,7 @@
 """The guards that the supervisor applies: hours over all attempts, and what learners report."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from scheduler_plan import make_plan
@@ -28,13 +25,13 @@ from learner.supervisor.oversight.guards import Overseer, guarded, held_before_s
 from learner.system.signals import HaltFlag
 
 
-def plan_with(rules: StopRules, **resources: int) -> contract.Plan:
+def plan_with(rules, **resources):
     plan = make_plan()
     asked = replace(plan.resources, learners=2, nodes=2, gpus_per_learner=4, **resources)
     return replace(plan, stop=rules, resources=asked)
 
 
-def attempt(job_dir: Path, number: int, plan: contract.Plan, held_s: float) -> None:
+def attempt(job_dir, number, plan, held_s):
     status = Status("supervisor", 0, number, State.FAILED, started_at=100.0,
                     heartbeat_at=100.0 + held_s)  # fmt: skip
     for name, record in (
@@ -53,9 +50,7 @@ def attempt(job_dir: Path, number: int, plan: contract.Plan, held_s: float) -> N
         (StopRules(max_gpu_hours=4.0, max_node_hours=0.6), (0.6 * 3600 - 2 * 900) / 2),
     ],
 )
-def test_hours_are_counted_over_all_attempts(
-    tmp_path: Path, rules: StopRules, left_s: float
-) -> None:
+def test_hours_are_counted_over_all_attempts(tmp_path, rules, left_s):
     plan = plan_with(rules)
     attempt(tmp_path, 1, plan, 600)
     attempt(tmp_path, 2, plan, 300)
@@ -70,11 +65,11 @@ def test_hours_are_counted_over_all_attempts(
     assert request.state is State.HALTED
 
 
-def learner(step: int, **metrics: float | None) -> list[Status]:
+def learner(step, **metrics):
     return [Status("learner", 0, 1, State.TRAINING, step=step, metrics=dict(metrics))]
 
 
-def test_a_report_that_is_no_number_ends_the_attempt_as_failed(tmp_path: Path) -> None:
+def test_a_report_that_is_no_number_ends_the_attempt_as_failed(tmp_path):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     now = iter(range(100))
     overseer = Overseer(plan_with(StopRules(not_a_number=True)), tmp_path, 1, lambda: next(now))
@@ -87,7 +82,7 @@ def test_a_report_that_is_no_number_ends_the_attempt_as_failed(tmp_path: Path) -
     assert outcome.reason == "The loss is nan at step 2."
 
 
-def test_the_same_report_counts_once_for_a_plateau(tmp_path: Path) -> None:
+def test_the_same_report_counts_once_for_a_plateau(tmp_path):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     now = iter(range(100))
     rules = StopRules(plateau=Plateau("accuracy", 2, "higher"))
@@ -100,7 +95,7 @@ def test_the_same_report_counts_once_for_a_plateau(tmp_path: Path) -> None:
     assert "accuracy has not improved in 2 reports (best 0.5)" in request.reason
 
 
-def test_a_guards_word_beats_the_launchers_and_a_persons_beats_the_guard(tmp_path: Path) -> None:
+def test_a_guards_word_beats_the_launchers_and_a_persons_beats_the_guard(tmp_path):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     stopped = Stopped(str(VerdictKind.LOSS_SPIKE), 7, "the loss jumped at step 7", "Lower it.")
     write_stopped(tmp_path, 1, stopped)

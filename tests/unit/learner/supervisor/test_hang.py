@@ -1,7 +1,5 @@
 """When learners are taken for hung, and who is named."""
 
-from __future__ import annotations
-
 import pytest
 
 from dlctl.contract import HangPolicy, State, Status, VerdictKind

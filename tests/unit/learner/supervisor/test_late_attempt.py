@@ -1,18 +1,15 @@
 """An attempt that was given up wakes up late: it must not win against its successor."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno
 import os
 import shutil
 import signal
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from node_job import PATIENCE_S, Job, Started, wait_until
+from node_job import PATIENCE_S, Job, wait_until
 
 from dlctl import contract
 from dlctl.contract import DataStore, ResultsIndex, State, Verdict, VerdictKind
@@ -21,7 +18,7 @@ from learner.storage.index import write_index
 from learner.storage.ownership import take_over
 
 
-def run_attempt(job: Job, attempt: int, **framework: str) -> Verdict:
+def run_attempt(job, attempt, **framework):
     """Run a later attempt, as the job script of a resumption does."""
     (job.dir / contract.attempt_dir(attempt)).mkdir(exist_ok=True)
     (job.dir / contract.submit_begin(attempt)).write_text("token")
@@ -35,13 +32,13 @@ def run_attempt(job: Job, attempt: int, **framework: str) -> Verdict:
     return verdict
 
 
-def index_of(job: Job, attempt: int) -> dict[str, int]:
+def index_of(job, attempt):
     index = contract.read_record(ResultsIndex, job.dir / contract.results_index(attempt))
     assert index is not None
     return {file.path: file.size_bytes for file in index.files}
 
 
-def group_of(process: Started) -> list[int]:
+def group_of(process):
     """Return a supervisor and its descendants, which lead sessions of their own."""
     found = [process.pid]
     for pid in found:
@@ -50,14 +47,14 @@ def group_of(process: Started) -> list[int]:
     return found
 
 
-def signal_all(number: int, pids: Iterable[int]) -> None:
+def signal_all(number, pids):
     """Send a signal to processes; one that waits for a moment (`sleep`) may have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
-def test_an_attempt_that_slept_in_training_publishes_nothing(tmp_path: Path) -> None:
+def test_an_attempt_that_slept_in_training_publishes_nothing(tmp_path):
     """SIGSTOP, NODE_FAIL, resume, COMPLETED, SIGCONT: `fetch` once brought the old model."""
     store = DataStore("s", "mount_volume", str(tmp_path), None, "out")
     old = ('touch "$LOG_DIR/began"; while [ ! -e "$LOG_DIR/go" ]; do sleep 0.05; done; '
@@ -81,7 +78,7 @@ def test_an_attempt_that_slept_in_training_publishes_nothing(tmp_path: Path) -> 
     assert (tmp_path / "out" / job.plan.training_id / "model.pt").read_text() == "newer"
 
 
-def test_the_index_of_a_late_attempt_is_not_that_of_its_successor(tmp_path: Path) -> None:
+def test_the_index_of_a_late_attempt_is_not_that_of_its_successor(tmp_path):
     job = Job(tmp_path, 'echo old >"$RESULT_DIR/model.pt"')
     assert job.run().state is State.COMPLETED
     before = index_of(job, 1)
@@ -99,14 +96,14 @@ def test_the_index_of_a_late_attempt_is_not_that_of_its_successor(tmp_path: Path
 
 @pytest.mark.parametrize("between", ["nothing", "a full disk", "an early end"])
 def test_results_of_a_lost_attempt_are_copied_so_that_it_can_t_write_into_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
-) -> None:
+    tmp_path, monkeypatch, between
+):
     """An attempt between that failed, with a verdict, changes nothing: it took nothing over."""
     for attempt in (1, 2, 3):
         (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
     first = take_over(tmp_path, 1, lambda: None)
 
-    def full(*_: object) -> None:
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with (first / "log.csv").open("w") as late:
@@ -126,7 +123,7 @@ def test_results_of_a_lost_attempt_are_copied_so_that_it_can_t_write_into_them(
 
 
 @pytest.mark.slow
-def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path: Path) -> None:
+def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path):
     (tmp_path / "out").write_text("no folder")
     store = DataStore("s", "mount_volume", str(tmp_path), None, "out")
     job = Job(tmp_path, 'echo x >>"$LOG_DIR/runs"; echo 1 >"$RESULT_DIR/y"', data_stores=[store])
@@ -146,7 +143,7 @@ def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path: Path) 
     assert (job.dir / contract.LOGS / "runs").read_text() == "x\nx\nx\n"
 
 
-def test_a_result_that_can_t_be_read_is_left_out() -> None:
+def test_a_result_that_can_t_be_read_is_left_out():
     """It once made a finished training FAILED, and `resume` train again."""
     folder = Path("/var/tmp", f"dlctl-test-{os.getpid()}")  # whose parents anybody may search
     (folder / contract.RESULTS / "closed").mkdir(parents=True)
@@ -168,7 +165,7 @@ def test_a_result_that_can_t_be_read_is_left_out() -> None:
         shutil.rmtree(folder)
 
 
-def _write_index_as_nobody(folder: Path) -> None:
+def _write_index_as_nobody(folder):
     """Write the index as a user whom permissions bind: root reads everything."""
     for path in [folder, *folder.rglob("*")]:
         os.chown(path, 65534, 65534)
@@ -185,7 +182,7 @@ def _write_index_as_nobody(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("judged", [False, True])
-def test_a_superseded_attempt_says_so(tmp_path: Path, judged: bool) -> None:
+def test_a_superseded_attempt_says_so(tmp_path, judged):
     """Unless the one who went on has judged it: that kind counts for the retries."""
     job = Job(tmp_path, "sleep 60")
     theirs = Verdict(1, "7", State.FAILED, "The node n1 was lost.", kind="node_lost")
@@ -205,7 +202,7 @@ def test_a_superseded_attempt_says_so(tmp_path: Path, judged: bool) -> None:
         assert "later attempt has taken over" in found.reason
 
 
-def test_an_order_is_not_answered_by_an_attempt_that_was_succeeded(tmp_path: Path) -> None:
+def test_an_order_is_not_answered_by_an_attempt_that_was_succeeded(tmp_path):
     (tmp_path / contract.CONTROL).mkdir()
     (tmp_path / contract.attempt_dir(2)).mkdir(parents=True)
     for number in (1, 2):

@@ -1,15 +1,10 @@
 """Notices from the node: each once, in each way, and never in the way of the job."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiosmtpd.smtp import AuthResult
@@ -27,45 +22,45 @@ FAILED = Verdict(
 
 
 @pytest.fixture(autouse=True)
-def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+def _direct(monkeypatch):
     monkeypatch.setattr(notices, "PAUSES_S", (0.0, 0.0))
 
 
 class Job:
-    def __init__(self, folder: Path, notify: Notify | None, verdict: Verdict | None = None) -> None:
+    def __init__(self, folder, notify, verdict=None):
         self.dir = folder
         self.plan = replace(make_plan(), notify=notify, root=str(folder),
                             webhook_hosts=["127.0.0.1"])  # fmt: skip
-        self.said: list[str] = []
+        self.said = []
         for name in (contract.attempt_dir(2), contract.CODE):
             (folder / name).mkdir(parents=True, exist_ok=True)
         if verdict is not None:
             path = folder / contract.verdict_file(2)
             contract.write_whole(path, contract.to_json(verdict))
 
-    def end(self) -> None:
+    def end(self):
         notices.tell_end(self.dir, self.plan, 2, self.said.append)
 
     @property
-    def files(self) -> list[str]:
+    def files(self):
         folder = self.dir / contract.NOTICES
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
 @pytest.fixture
-def hook() -> Iterator[Any]:
+def hook():
     with webhook() as made:
         yield made
 
 
-def secret(folder: Path, value: str) -> str:
+def secret(folder, value):
     path = folder / "hook"
     path.write_text(value + "\n")
     path.chmod(0o600)
     return f"file:{path}"
 
 
-def test_a_failure_reaches_a_webhook_once_with_its_verdict(tmp_path: Path, hook: Any) -> None:
+def test_a_failure_reaches_a_webhook_once_with_its_verdict(tmp_path, hook):
     job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
     job.end()
     job.end()
@@ -77,7 +72,7 @@ def test_a_failure_reaches_a_webhook_once_with_its_verdict(tmp_path: Path, hook:
     assert job.files == ["2-failed.webhook"] and not job.said
 
 
-def test_an_attempt_that_was_succeeded_tells_nothing(tmp_path: Path, hook: Any) -> None:
+def test_an_attempt_that_was_succeeded_tells_nothing(tmp_path, hook):
     job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
     (tmp_path / contract.attempt_dir(3)).mkdir(parents=True)
     (tmp_path / contract.submit_begin(3)).write_text("token")
@@ -85,7 +80,7 @@ def test_an_attempt_that_was_succeeded_tells_nothing(tmp_path: Path, hook: Any) 
     assert hook.asked == 0 and not job.files
 
 
-def test_what_a_webhook_refuses_is_tried_again_and_then_left_to_others(tmp_path: Path) -> None:
+def test_what_a_webhook_refuses_is_tried_again_and_then_left_to_others(tmp_path):
     with webhook() as hook:
         job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
         hook.answers = [500, 503]
@@ -98,7 +93,7 @@ def test_what_a_webhook_refuses_is_tried_again_and_then_left_to_others(tmp_path:
     assert "Connection refused" in job.said[0] and "secret-token" not in job.said[0]
 
 
-def test_a_receiver_that_is_busy_for_long_is_left_to_others(tmp_path: Path, hook: Any) -> None:
+def test_a_receiver_that_is_busy_for_long_is_left_to_others(tmp_path, hook):
     job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
     hook.answers, hook.headers["Retry-After"] = [503], "3600"
     job.end()
@@ -108,7 +103,7 @@ def test_a_receiver_that_is_busy_for_long_is_left_to_others(tmp_path: Path, hook
     assert "answered with 503" in job.said[0]
 
 
-def test_a_receiver_that_is_gone_is_asked_no_more(tmp_path: Path, hook: Any) -> None:
+def test_a_receiver_that_is_gone_is_asked_no_more(tmp_path, hook):
     both = Notify(webhook=secret(tmp_path, hook.url), on=["started", "failed"])
     job = Job(tmp_path, both, FAILED)
     hook.answers = [410]
@@ -121,9 +116,7 @@ def test_a_receiver_that_is_gone_is_asked_no_more(tmp_path: Path, hook: Any) -> 
     assert hook.asked == 1 and job.files == ["2-failed.webhook"]
 
 
-def test_a_silent_webhook_does_not_hold_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_webhook_does_not_hold_the_job(tmp_path, monkeypatch):
     monkeypatch.setattr(notices, "LONGEST_S", 0.2)
     released, answered = threading.Event(), threading.Event()
     monkeypatch.setattr(notices, "_send", lambda *_: released.wait(60) or answered.set())
@@ -132,7 +125,7 @@ def test_a_silent_webhook_does_not_hold_the_job(
     released.set()
 
 
-def test_a_mail_comes_by_smtp(tmp_path: Path) -> None:
+def test_a_mail_comes_by_smtp(tmp_path):
     with mail_server() as (port, mails):
         smtp = Smtp("127.0.0.1", port, "dlctl@example.org", tls="none")
         Job(tmp_path, Notify(email="me@example.org", smtp=smtp), FAILED).end()
@@ -142,14 +135,12 @@ def test_a_mail_comes_by_smtp(tmp_path: Path) -> None:
     assert "kind: user_error" in str(mail.get_payload())
 
 
-def test_a_mail_and_its_password_go_through_starttls_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mail_and_its_password_go_through_starttls_only(tmp_path, monkeypatch):
     made, key = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made, key)
 
-    def knows(server: object, session: object, envelope: object, how: str, told: Any) -> AuthResult:
+    def knows(server, session, envelope, how, told):
         del server, session, envelope, how
         return AuthResult(success=(told.login, told.password) == (b"me", b"secret"))
 
@@ -158,6 +149,7 @@ def test_a_mail_and_its_password_go_through_starttls_only(
     with mail_server(**rules) as (port, mails):
         smtp = Smtp("localhost", port, "dlctl@example.org", user="me",
                     password=secret(tmp_path, "secret"))  # fmt: skip
+        (tmp_path / contract.CODE).mkdir()
         wrong = replace(smtp, password=secret(tmp_path / contract.CODE, "guess"))
         for each, problem in (
             (smtp, "certificate verify failed"), (wrong, "the mail server refused"), (smtp, ""),
@@ -172,7 +164,7 @@ def test_a_mail_and_its_password_go_through_starttls_only(
         assert [mail["To"] for mail in mails] == ["me@example.org"]
 
 
-def test_a_command_gets_the_notice_and_runs_twice_at_most(tmp_path: Path) -> None:
+def test_a_command_gets_the_notice_and_runs_twice_at_most(tmp_path):
     command = 'cat >"../$DLCTL_EVENT"; echo ran >>../runs; exit 3'
     job = Job(tmp_path, Notify(command=command), FAILED)
     job.end()
@@ -182,7 +174,7 @@ def test_a_command_gets_the_notice_and_runs_twice_at_most(tmp_path: Path) -> Non
                         "it printed nothing"]  # fmt: skip
 
 
-def test_an_address_that_is_not_public_is_not_tried_again(tmp_path: Path) -> None:
+def test_an_address_that_is_not_public_is_not_tried_again(tmp_path):
     job = Job(tmp_path, Notify(webhook=secret(tmp_path, "https://10.0.0.1/secret-token")), FAILED)
     job.end()
     assert job.said[0].endswith("10.0.0.1 is not public") and "webhook_hosts" in job.said[1]
@@ -201,11 +193,11 @@ def test_an_address_that_is_not_public_is_not_tried_again(tmp_path: Path) -> Non
         ({"state": State.CANCELLED}, ""),
     ],
 )
-def test_what_is_told(verdict: dict[str, Any], event: str) -> None:
+def test_what_is_told(verdict, event):
     assert contract.event_of(replace(FAILED, **verdict)) == event
 
 
-def test_the_start_is_told_once_for_all_attempts(tmp_path: Path, hook: Any, wait_until) -> None:
+def test_the_start_is_told_once_for_all_attempts(tmp_path, hook, wait_until):
     job = Job(tmp_path, Notify(on=["started"], webhook=secret(tmp_path, hook.url)), FAILED)
     for attempt in (1, 2):
         notices.tell_started(job.dir, job.plan, attempt, job.said.append)

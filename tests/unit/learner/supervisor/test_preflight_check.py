@@ -1,7 +1,5 @@
 """The preflight: its outcome, the nodes that it blames, and when it counts for the next attempt."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from dataclasses import replace

@@ -14,7 +14,7 @@ from dlctl.contract import State
 from learner.supervisor.sent_files import Keeper, check_code
 
 
-def indexed(job: Job) -> Job:
+def indexed(job):
     """Give a job's code an index, as dlctl sends it."""
     files = [
         contract.SentFile(
@@ -29,7 +29,7 @@ def indexed(job: Job) -> Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path):
     job = Job(tmp_path, 'touch "$LOG_DIR/ran"')
     job.write("train.py", "print(1)")
     job.write("data\n.txt", "1 2 3")
@@ -37,7 +37,7 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.mark.parametrize("name", ["train.py", "data\n.txt"])
-def test_a_training_without_one_of_its_files_does_not_begin(job: Job, name: str) -> None:
+def test_a_training_without_one_of_its_files_does_not_begin(job, name):
     (job.code / name).unlink()
     verdict = job.run()
     assert (verdict.state, verdict.hint) == (
@@ -48,7 +48,7 @@ def test_a_training_without_one_of_its_files_does_not_begin(job: Job, name: str)
     assert not (job.dir / contract.LOGS / "ran").exists()
 
 
-def test_changed_code_is_refused_at_first_and_told_later(job: Job) -> None:
+def test_changed_code_is_refused_at_first_and_told_later(job):
     """A program may write to its own folder while it runs."""
     job.write("train.py", "print(2)")
     stored = Path(job.plan.root, "store", job.plan.code_digest, contract.SENT_INDEX)
@@ -62,7 +62,7 @@ def test_changed_code_is_refused_at_first_and_told_later(job: Job) -> None:
     assert check_code(dataclasses.replace(job.plan, code_digest="0" * 64), job.dir, 1)[0] is None
 
 
-def test_a_plan_that_was_purged_comes_back_while_the_job_runs(job: Job) -> None:
+def test_a_plan_that_was_purged_comes_back_while_the_job_runs(job):
     """Its loss once ended the running job: FAILED, "Its job directory is gone"."""
     plan = (job.dir / contract.PLAN).read_bytes()
     job.write_plan(framework=dataclasses.replace(
@@ -76,7 +76,7 @@ def test_a_plan_that_was_purged_comes_back_while_the_job_runs(job: Job) -> None:
     assert plan != (job.dir / contract.PLAN).read_bytes()
 
 
-def test_files_of_a_running_job_are_touched_but_not_its_results(job: Job, tmp_path: Path) -> None:
+def test_files_of_a_running_job_are_touched_but_not_its_results(job, tmp_path):
     runtime = tmp_path / "runtime" / "x"
     runtime.mkdir(parents=True)
     (job.dir / contract.results_dir(1)).mkdir()
@@ -99,9 +99,7 @@ def test_files_of_a_running_job_are_touched_but_not_its_results(job: Job, tmp_pa
     assert result.stat().st_mtime == 5
 
 
-def test_fresh_files_keep_their_time_so_that_python_need_not_compile_them_again(
-    job: Job, tmp_path: Path
-) -> None:
+def test_fresh_files_keep_their_time_so_that_python_need_not_compile_them_again(job, tmp_path):
     runtime = tmp_path / "runtime" / "x"
     runtime.mkdir(parents=True)
     an_hour_ago = time.time() - 3600
@@ -114,7 +112,7 @@ def test_fresh_files_keep_their_time_so_that_python_need_not_compile_them_again(
     assert (job.code / "train.py").stat().st_mtime == pytest.approx(an_hour_ago)
 
 
-def test_a_changed_file_is_output_even_after_all_files_were_touched(job: Job) -> None:
+def test_a_changed_file_is_output_even_after_all_files_were_touched(job):
     """A model that is saved in place of the one that was sent is as large as that."""
     claim = job.dir / contract.claim(1)
     claim.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,5 @@
 """The supervisor's rulings on processes, and what these wrote themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

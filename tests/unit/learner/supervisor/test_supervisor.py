@@ -1,12 +1,8 @@
 """The supervisor as the job script runs it, with one learner or with plain processes."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from node_job import SAVER, SLEEPER, TRAINING_ID, Job, alive, printed_pid
@@ -71,34 +67,16 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
 
 
 @pytest.mark.slow
-def test_a_command_fails_at_its_users_line_not_in_a_package(tmp_path):
-    job = Job(tmp_path, f"{PY} train.py")
-    job.write("net.py", "import json\ndef read():\n    return json.loads('{')\n")
-    job.write("train.py", "import net\nnet.read()\n")
-    verdict = job.run()
-    assert ": net.py:3: json.decoder.JSONDecodeError: Expecting" in verdict.reason
-    shown = "\n".join(verdict.evidence.last_lines)
-    assert 'File "net.py", line 3, in read' in shown and "decoder.py" in job.log()
-    assert "  … 3 calls in packages, the last at json/decoder.py:" in shown
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("full", [False, True])
-def test_when_logs_grow_is_noted_and_a_full_disk_for_the_notes_does_no_harm(tmp_path, full):
+def test_when_logs_grow_is_noted(tmp_path):
     job = Job(tmp_path, "echo a; sleep 1.2; echo b")
     logs = [job.dir / contract.job_output(1), job.dir / contract.learner_log(1, 0)]
-    notes = [job.dir / contract.times_file(str(log.relative_to(job.dir))) for log in logs]
     logs[0].parent.mkdir(parents=True, exist_ok=True)
-    for path in notes:
-        if full:
-            path.symlink_to("/dev/full")
     with logs[0].open("w") as output:
         verdict = job.finish(job.start(output))
     assert (verdict.state, job.code_seen) == (State.COMPLETED, 0)
-    if full:
-        return
+    files = [job.dir / contract.times_file(str(log.relative_to(job.dir))) for log in logs]
     job_notes, learner_notes = (
-        list(contract.parse_notes(path.read_bytes().splitlines())) for path in notes
+        list(contract.parse_notes(path.read_bytes().splitlines())) for path in files
     )
     assert job_notes[-1][1] == logs[0].stat().st_size, "the verdict is noted, too"
     assert [size for _, size in learner_notes] == [2, 4]
@@ -118,11 +96,11 @@ def test_the_preflight_stops_a_syntax_error_in_the_model_file(tmp_path):
     assert job.status() is None
 
 
-def store_of(root: Path, **folders: str) -> dict[str, list[DataStore]]:
+def store_of(root, **folders):
     return {"data_stores": [DataStore("s", "mount_volume", path=str(root), **folders)]}
 
 
-FAULTS: dict[str, tuple[Callable[[Path], Job], str, str]] = {
+FAULTS = {
     "no data": (
         lambda root: Job(root, "true", **store_of(root, training_data="not here")),
         "not here' (data store 's') is not there", "",
@@ -174,12 +152,12 @@ def test_a_crash_of_the_supervisor_leaves_a_verdict(tmp_path, path, text, reason
     assert verdict.state is State.FAILED and reason in verdict.reason
 
 
-@pytest.mark.first("; touch*", "*dies*")
+@pytest.mark.first("more follows", "dies of the signal")
 @pytest.mark.parametrize(
     ("program", "tail"),
-    [(SAVER, ""), (SAVER, " | cat"), (SAVER, "; touch more"),
-     pytest.param(SLEEPER, "; touch more", id="dies of the signal")],
-)  # fmt: skip
+    [(SAVER, ""), (SAVER, " | cat"), (SAVER, "; touch more"), (SLEEPER, "; touch more")],
+    ids=["alone", "piped", "more follows", "dies of the signal"],
+)
 def test_a_halt_request_saves_and_halts(tmp_path, program, tail):
     job = Job(tmp_path, f"{PY} train.py{tail}")
     job.write("train.py", program)
@@ -235,15 +213,15 @@ def test_signals_of_the_scheduler_end_the_attempt(tmp_path, number, cancel, stat
 class LateControl:
     """A control whose request comes late: the job gets SIGTERM after its steps."""
 
-    def __init__(self, requested: EndRequest) -> None:
+    def __init__(self, requested):
         self.looks = 0
         self.requested = requested
 
-    def request(self, *, fresh: bool = False) -> EndRequest | None:
+    def request(self, *, fresh=False):
         self.looks += 1
         return self.requested if self.looks > 3 else None
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s):
         pass
 
 
@@ -268,10 +246,10 @@ def test_a_preflight_ended_with_the_whole_job_has_not_failed(
     monkeypatch.setattr("learner.supervisor.steps.whole_step", lambda *_: EndedStep())
     job = Job.on_fake_srun(tmp_path, 2, "true")
     control = LateControl(requested)
-    verdict = Supervisor(job.dir, 1, job.plan, control).run()  # type: ignore[arg-type]
+    verdict = Supervisor(job.dir, 1, job.plan, control).run()
     assert verdict.state is state
     assert verdict.reason == reason or not reason
-    early = Supervisor(job.dir, 1, job.plan, control).ended_early()  # type: ignore[arg-type]
+    early = Supervisor(job.dir, 1, job.plan, control).ended_early()
     assert (early is not None) is bool(reason)
 
 

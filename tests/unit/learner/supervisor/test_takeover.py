@@ -1,7 +1,5 @@
 """The verdict on an attempt whose supervisor was killed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

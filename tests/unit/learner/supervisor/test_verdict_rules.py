@@ -37,14 +37,14 @@ class Recording:
     head: dict[str, str] = field(default_factory=dict)
 
     @property
-    def place(self) -> Place:
+    def place(self):
         return PLACES[self.head["place"]]
 
-    def number(self, key: str) -> int | None:
+    def number(self, key):
         return int(self.head[key]) if key in self.head else None
 
 
-def read(file: Path) -> Recording:
+def read(file):
     head, _, text = file.read_text().partition("\n\n")
     return Recording(text, dict(line.split(": ", 1) for line in head.splitlines()))
 
@@ -207,7 +207,7 @@ def test_srun_says_why_the_learners_were_killed(plan):
     assert judge(plan, *killed, words=["srun: error: n1: Terminated"]).kind == K.SCHEDULER
 
 
-def traceback(error: str) -> tuple[str, ...]:
+def traceback(error):
     return "Traceback (most recent call last):", '  File "train.py", line 9, in <module>', error
 
 

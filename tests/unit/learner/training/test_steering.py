@@ -5,29 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from curves import measured
-from test_training_loop import dataset, make_parts
+from test_training_loop import dataset, make_trainer
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, Order, Plateau, Stopped, StopRules, Training
-from learner.data_parallel.optimizer import DistributedOptimizer
 from learner.errors import UserFault
-from learner.exchange.single import SingleExchange
 from learner.job.directives import Orders
 from learner.job.guards import Guards, known_plateau, write_stopped
-from learner.job.metrics import MetricsFile, Progress
-from learner.model.lr_schedule import ManifestSchedule
-from learner.model.user_model import Parts
-from learner.system.signals import HaltFlag
-from learner.training.checkpoints import CheckpointKeeper, Position, Trained
-from learner.training.loop import Reports, Trainer
+from learner.training.checkpoints import Position
 from learner.training.steering import Steering
 
 
@@ -35,65 +26,55 @@ class Run:
     """One attempt of a training of 24 samples in batches of 4."""
 
     def __init__(
-        self, folder: Path, attempt: int = 1, rules: StopRules | None = None, epochs: int = 2,
-        jumps: dict[int, int] | None = None, plateau: Any = lambda: None, **parts: Any,
-    ) -> None:  # fmt: skip
+        self, folder, attempt = 1, rules = None, epochs = 2,
+        jumps = None, plateau = lambda: None, **parts,
+    ):  # fmt: skip
         (folder / contract.CONTROL).mkdir(parents=True, exist_ok=True)
         (folder / contract.attempt_dir(attempt)).mkdir(parents=True)
         torch.manual_seed(0)
         self.folder = folder
-        self.parts = Parts(**make_parts(train=dataset(24), **parts))
-        settings = Training(epochs=epochs, batch_size=4, log_every_steps=1, seed=1)
-        exchange = SingleExchange()
-        schedule = ManifestSchedule(
-            self.parts.optimizer, settings.learning_rate_schedule, 6, settings.epochs
-        )
-        self.trained = Trained(self.parts, schedule, torch.device("cpu"))
-        self.keeper = CheckpointKeeper(
-            folder / "checkpoints", CheckpointPolicy(every_steps=100), {"batch_size": 4}, exchange,
-            lambda _: None,
-        )  # fmt: skip
-        self.metrics = folder / f"metrics-{attempt}.jsonl"
-        reports = Reports(lambda _: None, Progress(None), MetricsFile(self.metrics))
-        optimizer = DistributedOptimizer(self.parts.optimizer, exchange, average=False,
-                                         at_end=False)  # fmt: skip
-        self.stopped: list[contract.Stopped] = []
+        self.stopped = []
         self.orders = Orders(folder, attempt, clock=iter(range(10**6)).__next__)
-        self.trainer = Trainer(
-            settings, self.trained, optimizer, exchange, self.keeper, reports, HaltFlag(),
+        self.metrics = folder / f"metrics-{attempt}.jsonl"
+        self.trainer = make_trainer(
+            folder, Training(epochs=epochs, batch_size=4, log_every_steps=1, seed=1),
+            CheckpointPolicy(every_steps=100), [], None,
             Steering(self.orders, rules, self.stopped.append, plateau, jumps or {}),
+            self.metrics.name, **{"train": dataset(24), **parts},
         )  # fmt: skip
+        self.trained, self.keeper = self.trainer._trained, self.trainer._keeper
+        self.parts = self.trained.parts
 
-    def at_step(self, step: int, act: Any) -> None:
+    def at_step(self, step, act):
         """Do something after this many forward passes."""
 
-        forwards = list[int]()
+        forwards = []
 
-        def hook(*_: Any) -> None:
+        def hook(*_):
             forwards.append(1)
             if len(forwards) == step:
                 act()
 
         self.parts.model.register_forward_hook(hook)
 
-    def order(self, number: int, **fields: Any) -> None:
+    def order(self, number, **fields):
         path = self.folder / contract.order_file(number)
         contract.write_whole(path, contract.to_json(Order(**fields)))
 
-    def run(self, position: Position | None = None) -> bool:
+    def run(self, position=None):
         return self.trainer.run(position or Position())
 
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self):
         return measured(self.metrics)
 
-    def answer(self, number: int) -> contract.OrderAnswer:
+    def answer(self, number):
         found = contract.read_record(contract.OrderAnswer,
                                      self.folder / contract.order_answer(number))  # fmt: skip
         assert found is not None
         return found
 
 
-def test_a_rate_is_tuned_at_a_step_and_noted_in_the_metrics(tmp_path: Path) -> None:
+def test_a_rate_is_tuned_at_a_step_and_noted_in_the_metrics(tmp_path):
     run = Run(tmp_path)
     run.at_step(3, lambda: run.order(1, values={"lr": 0.025, "weight_decay": 0.5}))
     assert run.run()
@@ -109,21 +90,19 @@ def test_a_rate_is_tuned_at_a_step_and_noted_in_the_metrics(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("size", [2, 9])
-def test_another_batch_size_leaves_out_no_sample_and_repeats_none(
-    tmp_path: Path, size: int
-) -> None:
-    class Numbered(torch.utils.data.Dataset):  # type: ignore[type-arg]
+def test_another_batch_size_leaves_out_no_sample_and_repeats_none(tmp_path, size):
+    class Numbered(torch.utils.data.Dataset):
         seen: list[int] = []  # noqa: RUF012
 
-        def __len__(self) -> int:
+        def __len__(self):
             return 24
 
-        def __getitem__(self, index: int) -> Any:
+        def __getitem__(self, index):
             return torch.full((4,), float(index)), torch.zeros(2)
 
     run = Run(tmp_path)
     run.parts.train = Numbered()
-    batches: list[list[int]] = []
+    batches = []
     run.parts.model.register_forward_hook(
         lambda _, inputs, __: batches.append([int(v) for v in inputs[0][:, 0]])
     )
@@ -136,7 +115,7 @@ def test_another_batch_size_leaves_out_no_sample_and_repeats_none(
     assert run.trainer.position.tuned == {"batch_size": size}
 
 
-def test_an_attempt_that_repeats_the_step_obeys_at_the_same_one(tmp_path: Path) -> None:
+def test_an_attempt_that_repeats_the_step_obeys_at_the_same_one(tmp_path):
     run = Run(tmp_path)
     run.at_step(5, lambda: run.order(1, values={"lr": 0.01, "batch_size": 6}))
     assert run.run()
@@ -147,11 +126,11 @@ def test_an_attempt_that_repeats_the_step_obeys_at_the_same_one(tmp_path: Path) 
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_tuned_values_survive_a_restart_from_a_checkpoint(tmp_path: Path, wait_until: Any) -> None:
+def test_tuned_values_survive_a_restart_from_a_checkpoint(tmp_path, wait_until):
     run = Run(tmp_path)
     engine = run.keeper._engine
 
-    def saved() -> bool:
+    def saved():
         engine.poll()
         return engine.saved_step is not None
 
@@ -171,7 +150,7 @@ def test_tuned_values_survive_a_restart_from_a_checkpoint(tmp_path: Path, wait_u
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_a_setting_that_the_optimizer_lacks_is_refused(tmp_path: Path) -> None:
+def test_a_setting_that_the_optimizer_lacks_is_refused(tmp_path):
     model = nn.Linear(4, 2)
     adam = torch.optim.Adam(model.parameters())
     run = Run(tmp_path, model=model, optimizer=adam)
@@ -180,11 +159,11 @@ def test_a_setting_that_the_optimizer_lacks_is_refused(tmp_path: Path) -> None:
     assert run.answer(1).problem == "the optimizer Adam has no momentum"
 
 
-def test_a_loss_that_is_no_number_ends_the_attempt_before_its_update(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_ends_the_attempt_before_its_update(tmp_path):
     run = Run(tmp_path, rules=StopRules(not_a_number=True))
     weights = run.parts.model
 
-    def poison() -> None:
+    def poison():
         weights.register_forward_hook(lambda *a: a[2] * float("nan"))
 
     run.at_step(3, poison)
@@ -194,7 +173,7 @@ def test_a_loss_that_is_no_number_ends_the_attempt_before_its_update(tmp_path: P
     assert all(torch.isfinite(p).all() for p in weights.parameters())
 
 
-def test_a_metric_that_stays_as_it_is_ends_the_training_early(tmp_path: Path) -> None:
+def test_a_metric_that_stays_as_it_is_ends_the_training_early(tmp_path):
     rules = StopRules(plateau=Plateau("loss", 2))
     run = Run(tmp_path, rules=rules, epochs=20)
     run.order(1, values={"lr": 0.0})
@@ -204,9 +183,9 @@ def test_a_metric_that_stays_as_it_is_ends_the_training_early(tmp_path: Path) ->
 
 
 def test_a_plateau_that_the_supervisor_has_found_ends_the_training_after_the_epoch(
-    tmp_path: Path,
-) -> None:
-    found: list[Stopped] = []
+    tmp_path,
+):
+    found = []
     rules = StopRules(plateau=Plateau())
     run = Run(tmp_path, rules=rules, epochs=40, plateau=lambda: found[0] if found else None)
     run.parts.model.register_forward_hook(
@@ -218,7 +197,7 @@ def test_a_plateau_that_the_supervisor_has_found_ends_the_training_after_the_epo
     assert run.stopped == found[:1]
 
 
-def test_a_plateau_at_which_an_earlier_attempt_could_not_finish_is_known(tmp_path: Path) -> None:
+def test_a_plateau_at_which_an_earlier_attempt_could_not_finish_is_known(tmp_path):
     assert known_plateau(tmp_path, 2) is None
     for attempt, kind in ((1, "plateau"), (2, "loss_spike")):
         (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
@@ -229,9 +208,7 @@ def test_a_plateau_at_which_an_earlier_attempt_could_not_finish_is_known(tmp_pat
 @pytest.mark.parametrize(
     ("jumps", "seen"), [({}, 48), ({1: 4}, 40), ({1: 4, 2: 4}, 32), ({1: 9}, 32)]
 )
-def test_batches_before_a_jump_are_left_out_of_the_next_attempt(
-    tmp_path: Path, jumps: dict[int, int], seen: int
-) -> None:
+def test_batches_before_a_jump_are_left_out_of_the_next_attempt(tmp_path, jumps, seen):
     """From a checkpoint at step 2, which did 8 of the epoch's 24 samples, to a jump at step 4."""
     rules = StopRules(loss_spike=1e9, skip_batches=True)
     run = Run(tmp_path, attempt=3, rules=rules, jumps=jumps)
@@ -249,7 +226,7 @@ def test_batches_before_a_jump_are_left_out_of_the_next_attempt(
     assert not [line for line in again.lines() if "event" in line]
 
 
-def test_a_metric_that_no_epoch_reports_is_named_before_the_first_step(tmp_path: Path) -> None:
+def test_a_metric_that_no_epoch_reports_is_named_before_the_first_step(tmp_path):
     run = Run(tmp_path, rules=StopRules(plateau=Plateau("validation_loss", 2)))
     with pytest.raises(UserFault, match="'validation_loss', which no epoch reports"):
         run.run()
@@ -260,9 +237,7 @@ def test_a_metric_that_no_epoch_reports_is_named_before_the_first_step(tmp_path:
     ("loss", "classes"),
     [(nn.CrossEntropyLoss(), 3), (nn.functional.cross_entropy, 3), (lambda a, b: a.mean(), None)],
 )
-def test_the_beginning_tells_how_many_classes_the_data_has(
-    tmp_path: Path, loss: Any, classes: int | None
-) -> None:
+def test_the_beginning_tells_how_many_classes_the_data_has(tmp_path, loss, classes):
     labels = torch.arange(24) % 3
     run = Run(tmp_path, model=nn.Linear(4, 3), loss=loss)
     run.parts.train = TensorDataset(torch.randn(24, 4), labels)
@@ -272,7 +247,7 @@ def test_the_beginning_tells_how_many_classes_the_data_has(
     assert begin["kind"] == "begin" and begin.get("classes") == classes
 
 
-def test_guards_compare_with_the_last_losses() -> None:
+def test_guards_compare_with_the_last_losses():
     guards = Guards(StopRules(loss_spike=3.0))
     assert not any(guards.after_loss(loss, n) for n, loss in enumerate([9.0, 1, 1, 1, 1, 2.9]))
     spike = guards.after_loss(3.1, 7)

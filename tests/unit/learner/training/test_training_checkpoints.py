@@ -1,13 +1,9 @@
 """What a training saves in its checkpoints, when one is due, and how it is restored."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,9 +33,7 @@ from learner.training.checkpoints import CheckpointKeeper, Position, StateMissin
         (CheckpointPolicy(auto=True), [], []),
     ],
 )
-def test_a_checkpoint_is_due_as_the_policy_says(
-    tmp_path: Path, policy: CheckpointPolicy, steps: list[int], epochs: list[int]
-) -> None:
+def test_a_checkpoint_is_due_as_the_policy_says(tmp_path, policy, steps, epochs):
     now = [0.0]
     keeper = make_keeper(tmp_path, policy, clock=lambda: now[0])
     assert [n for n in range(1, 5) if keeper.due_after_step(n)] == steps
@@ -48,7 +42,7 @@ def test_a_checkpoint_is_due_as_the_policy_says(
     assert keeper.overdue() is (policy.every_s is not None or policy.auto)
 
 
-def test_the_automatic_interval_follows_from_cost_and_failures() -> None:
+def test_the_automatic_interval_follows_from_cost_and_failures():
     now = [0.0]
     interval = Interval(CheckpointPolicy(auto=True, mtbf_s=1e5), lambda: now[0])
     assert interval.wanted_s() == 60
@@ -64,7 +58,7 @@ def test_the_automatic_interval_follows_from_cost_and_failures() -> None:
     assert never.wanted_s() == 24 * 3600
 
 
-def test_a_postponed_checkpoint_is_taken_when_the_writer_is_free() -> None:
+def test_a_postponed_checkpoint_is_taken_when_the_writer_is_free():
     now = [0.0]
     interval = Interval(CheckpointPolicy(every_epochs=1), lambda: now[0])
     assert not interval.overdue(busy=False)
@@ -77,11 +71,11 @@ def test_a_postponed_checkpoint_is_taken_when_the_writer_is_free() -> None:
     assert not interval.overdue(busy=False)
 
 
-def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path: Path) -> None:
+def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path):
     class Full(Disk):
         full = True
 
-        def sync(self, descriptor: int) -> None:
+        def sync(self, descriptor):
             if self.full:
                 raise OSError("no room")
 
@@ -105,9 +99,7 @@ def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path: Path) -
     assert len(said) == 2
 
 
-def test_a_postponed_checkpoint_does_not_pack_the_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_postponed_checkpoint_does_not_pack_the_state(tmp_path, monkeypatch):
     keeper = make_keeper(tmp_path, clock=lambda: 0.0)
     trained = make_trained()
     assert keeper.ready(1)
@@ -118,8 +110,8 @@ def test_a_postponed_checkpoint_does_not_pack_the_state(
     assert keeper.overdue()  # as soon as the writer is free
 
 
-def test_an_unreadable_state_costs_one_checkpoint(tmp_path: Path) -> None:
-    def state_dict() -> dict[str, Any]:
+def test_an_unreadable_state_costs_one_checkpoint(tmp_path):
+    def state_dict():
         raise StateMissing("the file system is away")
 
     now, said = [0.0], []
@@ -136,7 +128,7 @@ def test_an_unreadable_state_costs_one_checkpoint(tmp_path: Path) -> None:
     assert keeper.save(trained, Position(step=8), final=True) and not keeper.overdue()
 
 
-def make_trained() -> Trained:
+def make_trained():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).bfloat16()
     model[0].register_buffer("hidden", torch.zeros(2), persistent=False)
     optimizer = torch.optim.Adam(model.parameters())
@@ -145,22 +137,20 @@ def make_trained() -> Trained:
     return Trained(parts, schedule, torch.device("cpu"))
 
 
-def make_keeper(
-    folder: Path, policy: CheckpointPolicy | None = None, say: Any = print, **more: Any
-) -> CheckpointKeeper:
+def make_keeper(folder, policy=None, say=print, **more):
     policy = policy or CheckpointPolicy()
     return CheckpointKeeper(folder, policy, SETTINGS, SingleExchange(), say, **more)
 
 
-def drawn() -> list[float]:
+def drawn():
     return [random.random(), np.random.rand(), torch.rand(1).item()]
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_keeper_restores_everything(tmp_path: Path, beside: bool) -> None:
-    said: list[str] = []
+def test_a_keeper_restores_everything(tmp_path, beside):
+    said = []
 
-    def keeper(disk: Disk | None = None) -> CheckpointKeeper:
+    def keeper(disk=None):
         writer = WriterProcess() if beside and disk is None else None
         return make_keeper(tmp_path, None, said.append, writer=writer, disk=disk)
 
@@ -200,7 +190,7 @@ def test_a_keeper_restores_everything(tmp_path: Path, beside: bool) -> None:
     assert "WARNING: no checkpoint at step 4" in said[-1]
 
 
-def test_a_checkpoint_of_another_model_or_optimizer_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_or_optimizer_is_refused(tmp_path):
     make_keeper(tmp_path).save(make_trained(), Position(step=1))
     other = make_trained()
     other.parts.model.append(torch.nn.Linear(4, 1))
@@ -212,7 +202,7 @@ def test_a_checkpoint_of_another_model_or_optimizer_is_refused(tmp_path: Path) -
         make_keeper(tmp_path).load(changed)
 
 
-def test_validation_does_not_change_the_random_states() -> None:
+def test_validation_does_not_change_the_random_states():
     rng.seed_all(3, 1)
     expected = drawn()
     rng.seed_all(3, 1)

@@ -1,7 +1,5 @@
 """Learners and servers as separate steps, with stand-ins: deaths, lost nodes, halting."""
 
-from __future__ import annotations
-
 import pytest
 from node_job import alive, kill, wait_until
 from worker_group_job import WorkerGroupJob
@@ -10,7 +8,7 @@ from dlctl import contract
 from dlctl.contract import State
 
 
-def finished(job: WorkerGroupJob, **ending) -> contract.Verdict:
+def finished(job, **ending):
     """Return the verdict of a job that left nothing behind."""
     process = ending.get("process") or job.start()
     job.hurry()

@@ -1,7 +1,5 @@
 """The parts of the worker group: restart policy, shard placement, messages; pure, or only files."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import stat
