@@ -46,9 +46,8 @@ class Job:
         learners = self.plan.resources.learners
         if learners == 1:
             alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-            return self.zygote.run(
-                self.directory, str(attempt), env=alone | env, timeout_s=TIME_LIMIT_S
-            )
+            loop = ["-m", "learner.train", self.directory, str(attempt)]
+            return self.zygote.run(*loop, env=alone | env, timeout_s=TIME_LIMIT_S)
         program = self.directory.parent / "rank.py"
         program.write_text(SET_RANK)
         loop = [str(self.directory), str(attempt)]
