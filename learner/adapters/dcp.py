@@ -12,7 +12,7 @@ from typing import Any
 from learner.adapters.halt import Halt, any_asked, process_group
 from learner.adapters.saved import checkpoint_dir, newest
 from learner.job.context import ATTEMPT_VARIABLE
-from learner.system.folders import put_in_place
+from learner.system.files import put_in_place
 
 PATTERN = "sharded-*"
 

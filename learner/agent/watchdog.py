@@ -28,7 +28,7 @@ from learner.job.directives import POLL_S, STACKS, Outside, is_gone, is_there
 from learner.job.metrics import finished_file
 from learner.job.status import UNFINISHED, UNSAVED, Heartbeat, last_lines
 from learner.system import processes
-from learner.system.disk_reserve import Reserve, is_full
+from learner.system.files import Reserve, is_full
 from learner.system.signals import HaltFlag
 
 TICK_S = 0.1

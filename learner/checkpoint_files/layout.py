@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.errors import UserFault
-from learner.system.folders import put_back
+from learner.system.files import put_back
 
 SCHEMA_VERSION = 2
 TREE_FILE = "state.json"

@@ -21,7 +21,7 @@ from dlctl import contract
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.disk import Disk
 from learner.checkpoint_files.layout import FileRecord, Marker, ShareRecord
-from learner.system.folders import put_back, put_in_place
+from learner.system.files import put_back, put_in_place
 
 LEAST_KEPT = 2
 """If only one were kept, damage to the newest would lose everything."""

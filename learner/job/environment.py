@@ -15,7 +15,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Plan, Preflight
 from dlctl.contract.launchers import LAUNCHERS, Ranks
-from learner.system.secret_files import resolve_secret
+from learner.system.files import resolve_secret
 
 PROGRESS_FILE = "DLCTL_PROGRESS_FILE"
 """Variable that names the file in which the built-in loop reports its progress to the watchdog."""

@@ -30,7 +30,7 @@ from learner.storage.fetch import Fetcher, Overtaken, Wanted
 from learner.storage.listing import digest
 from learner.storage.objects import ObjectStore, Place
 from learner.storage.progress import Progress
-from learner.system.folders import put_in_place
+from learner.system.files import put_in_place
 
 
 class Cache:

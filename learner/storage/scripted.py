@@ -33,8 +33,8 @@ from dlctl.contract.stores import (
 )
 from learner.errors import SiteFault, UserFault
 from learner.storage.progress import Interrupted, Moving, Tick, read_progress
+from learner.system.files import resolve_secret
 from learner.system.processes import end_with_parent
-from learner.system.secret_files import resolve_secret
 
 _POLL_S = 0.1
 _LEAVE_S = 3.0

@@ -27,7 +27,7 @@ from learner.supervisor.oversight.guards import Overseer, guarded
 from learner.supervisor.oversight.hang import HangCheck, SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
 from learner.supervisor.statuses import Statuses
-from learner.system.disk_reserve import Reserve
+from learner.system.files import Reserve
 
 if TYPE_CHECKING:
     from learner.storage import Moving

@@ -19,7 +19,7 @@ from learner.job.status import write_patiently
 from learner.lifecycle.manager import conclude
 from learner.lifecycle.next_attempt import remember_bad_nodes
 from learner.lifecycle.starters import Following
-from learner.system.disk_reserve import FULL
+from learner.system.files import FULL
 
 
 def say(text: str) -> None:

@@ -16,7 +16,7 @@ from dlctl import contract
 from dlctl.contract import Endpoint, Notice, NotSent, Plan, Verdict
 from learner.errors import UserFault
 from learner.job.directives import is_superseded
-from learner.system.secret_files import resolve_secret
+from learner.system.files import resolve_secret
 
 PAUSES_S: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Between the tries to send a notice; a command of the user is run twice at most."""

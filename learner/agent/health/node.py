@@ -15,7 +15,7 @@ from pathlib import Path
 from dlctl.contract import NodeFault, Plan, VerdictKind, attempt_dir
 from dlctl.contract.launchers import Ranks
 from learner.job.batch import batch_system
-from learner.system.disk_reserve import FULL
+from learner.system.files import FULL
 
 
 @dataclass(frozen=True)

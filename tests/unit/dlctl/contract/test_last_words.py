@@ -10,7 +10,7 @@ import pytest
 from dlctl.contract.ground import processes
 from dlctl.contract.programs.tracebacks import TracebackReader, place_before, shorten
 from dlctl.contract.programs.verdict_rules import explain
-from learner.system.disk_reserve import SIZE_BYTES, Reserve, is_full
+from learner.system.files import SIZE_BYTES, Reserve, is_full
 
 
 @pytest.mark.parametrize(

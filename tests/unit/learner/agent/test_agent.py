@@ -18,7 +18,7 @@ from learner.frameworks.script import PRELUDE, users_python_path
 from learner.job.context import find_ranks
 from learner.job.directives import SUPERVISOR_LOST_VARIABLE
 from learner.job.environment import quiet_mpi
-from learner.system.secret_files import resolve_secret
+from learner.system.files import resolve_secret
 
 PY = shlex.quote(sys.executable)
 

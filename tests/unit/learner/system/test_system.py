@@ -12,7 +12,7 @@ from dlctl.contract.ground.interfaces import own_addresses
 from learner.agent.preflight import bound_address, find_problems
 from learner.errors import UserFault
 from learner.system import networks
-from learner.system.folders import put_back, put_in_place
+from learner.system.files import put_back, put_in_place
 from learner.system.memory import MemoryRequest, have_room, memory_left
 from learner.system.networks import address_on
 from learner.system.segments import (
