@@ -29,7 +29,7 @@ Unix seconds on the writer's clock unless a field says otherwise; every `schema_
 _OF_FILES = ("names", "control", "notices.notice", "stores", "rehearsal", "log_times", "models")
 _OF_SEARCHES = ("search.files",)
 _OF_RECORDS = (
-    "plan", "lifecycle", "control", "notices.notice", "notices.endpoints", "stores", "sent_files",
+    "plan", "lifecycle", "control", "notices.notice", "notices.webhooks", "stores", "sent_files",
     "records", "measured.past", "rehearsal", "models", "search.spec", "search.files",
 )  # fmt: skip
 _VALUES = {
