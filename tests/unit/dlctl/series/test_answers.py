@@ -76,6 +76,14 @@ def test_better_than_guessing(lines, known, state, said):
     assert found[1].startswith("Yes.") or state != "good"
 
 
+def test_pure_noise_is_hardly_ever_better_than_guessing():
+    draws = [random.Random(seed) for seed in range(100)]
+    noise = [accuracy([draw.gauss(0.1, 0.01) for _ in range(30)]) for draw in draws]
+    for known in ({"classes": 10}, {}):
+        said = [told("guessing", run_of(*lines), **known)[0] for lines in noise]
+        assert said.count("good") <= 10
+
+
 def test_a_validation_accuracy_judges_rather_than_a_loss():
     lines = [*curve("loss", [1.0] * 20), *curve("validation_loss", [1.0] * 20), *accuracy(RISING)]
     state, text = told("plateau", run_of(*lines))
