@@ -125,27 +125,27 @@ def checkpoint(job):
 @pytest.mark.parametrize(
     ("solver", "learners", "settings", "least"),
     [
-        ("parallel_sgd", 2, {"learning_rate": 0.1, "momentum": 0.9}, 0.8),
-        ("parallel_sgd", 4, {"learning_rate": 0.1, "momentum": 0.9, "staleness": 2}, 0.75),
-        ("downpour_sgd", 4, {"learning_rate": 0.005, "adagrad": True}, 0.8),
-        ("downpour_sgd", 2, {"learning_rate": 0.1, "push_every": 2, "pull_every": 4}, 0.4),
-        ("elastic_averaging", 2, {"push_every": 2, "moving_rate": 0.4}, 0.6),
-        ("model_averaging", 2, {"push_every": 4}, 0.8),
-        ("diloco", 2, {"push_every": 4}, 0.7),
+        ("parallel_sgd", 2, {"learning_rate": 0.1, "momentum": 0.9}, 0.95),
+        ("parallel_sgd", 4, {"learning_rate": 0.1, "momentum": 0.9, "staleness": 2}, 0.85),
+        ("downpour_sgd", 4, {"learning_rate": 0.005, "adagrad": True}, 0.9),
+        ("downpour_sgd", 2, {"learning_rate": 0.1, "push_every": 2, "pull_every": 4}, 0.8),
+        ("elastic_averaging", 2, {"push_every": 2, "moving_rate": 0.4}, 0.85),
+        ("model_averaging", 2, {"push_every": 4}, 0.9),
+        ("diloco", 2, {"push_every": 4}, 0.85),
     ],
 )
 def test_every_solver_learns_the_digits(make_job, solver, learners, settings, least):
     training = Training(
-        epochs=2, batch_size=64, seed=1, log_every_steps=20,
+        epochs=5, batch_size=64, seed=1, log_every_steps=20,
         learning_rate_schedule=LearningRateSchedule("cosine"),
     )  # fmt: skip
     job = make_job(DIGITS, learners, solver, {"training": training}, shard_nodes=[0, 0], **settings)
     job.start()
     assert job.codes() == [0] * learners, job.say(0)
     metrics = job.metrics()
-    assert metrics["learners"] == learners and metrics["steps"] == 2 * 23
-    assert [epoch["epoch"] for epoch in metrics["history"]] == [1, 2]
-    assert metrics["final"]["validation_accuracy"] >= least  # 0.1 by chance
+    assert metrics["learners"] == learners and metrics["steps"] == 5 * 23
+    assert [epoch["epoch"] for epoch in metrics["history"]] == [1, 2, 3, 4, 5]
+    assert metrics["final"]["validation_accuracy"] >= least
     lines = job.lines()
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
     told = {"loss", "staleness", "pushes", "pushes_per_s", "wait_share", "step_s", "data_wait_s"}
