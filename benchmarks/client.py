@@ -1,15 +1,14 @@
 """Commands over SSH to a real Slurm, compared with `ssh` and `scp` (`python -m benchmarks.client`).
 
-On the test cluster, cold: every run opens its own connection, by the transport `openssh`. The floor
-reads one batch script from standard input. dlctl also checks the manifest, plans, renders, sends
-the job directory and keeps a record. The partition is down meanwhile: jobs queue and never start,
-so no job takes time from the measurement.
+On the test cluster, cold: every run opens its own connection. The floor reads one batch script
+from standard input. dlctl also checks the manifest, plans, renders, sends the job directory and
+keeps a record. The partition is down meanwhile: jobs queue and never start, so no job takes time
+from the measurement.
 
     submit_cold       the code has changed since the last submission; the runtime is in place
     submit_unchanged  nothing has changed
     submit_first      the site is still empty: code and runtime are sent
     status_cold       `dlctl status`; floor: `ssh … squeue`
-    status_cold_ssh   the same by the transport `ssh`, paramiko's
     fetch_300mb       `dlctl fetch results` of one file of 300 MB, verified; floor: scp, unverified
 """
 
@@ -55,7 +54,7 @@ class Client:
         self.work = folder / "digits"
         shutil.copytree(REPOSITORY / "examples/digits", self.work)
         self._changes = itertools.count()
-        self._kind, self._root = "openssh", ""
+        self._kind, self._root = "ssh", ""
         self._ssh = ["ssh", "-F", str(cluster.ssh_config), cluster.host]
 
     def use_root(self, name: str) -> None:
@@ -144,10 +143,12 @@ def measure(load: Load) -> Iterator[Result]:
             client.cluster.cancel_all()
         client.use_root("dl-status")
         client.submit()
-        for what, kind in (("status_cold_ssh", "ssh"), ("status_cold", "openssh")):
-            client.use_kind(kind)
-            yield compare(what, lambda: client.dlctl("status"), lambda: client.ssh("squeue"),
-                          rounds=_ROUNDS[load])  # fmt: skip
+        yield compare(
+            "status_cold",
+            lambda: client.dlctl("status"),
+            lambda: client.ssh("squeue"),
+            rounds=_ROUNDS[load],
+        )
         yield _compare_fetch(client, load)
 
 

@@ -46,6 +46,7 @@ def _open_connection(client: Client) -> Iterator[list[str]]:
     client.env["XDG_RUNTIME_DIR"] = str(client.folder / "run")
     Path(client.env["XDG_RUNTIME_DIR"]).mkdir(mode=0o700, exist_ok=True)
     control = ["ssh", "-F", str(client.cluster.ssh_config), "-S", str(client.folder / "shared")]
+    client.use_kind("openssh")
     subprocess.run([*control, "-MNf", client.cluster.host], check=True)
     try:
         client.dlctl("sites", "connect", "testbed")
@@ -54,6 +55,7 @@ def _open_connection(client: Client) -> Iterator[list[str]]:
         client.dlctl("sites", "disconnect", "testbed")
         subprocess.run([*control, "-O", "exit", client.cluster.host], check=True,
                        capture_output=True)  # fmt: skip
+        client.use_kind("ssh")
 
 
 def _warm(client: Client, peers: ClientPeers, load: Load) -> Result:

@@ -1,12 +1,12 @@
 """`dlctl fetch` over SSH, compared with scp and rsync (`python -m benchmarks fetching`).
 
-On the test cluster, the whole command each time, each with a connection of its own; in the rows
-`…_openssh` dlctl's and the peers' connections are open before. All files are results of a training
-that stored them: dlctl verifies each against the training's index.
+On the test cluster, the whole command each time, by both transports. With `openssh` the connection
+is open before, and the peers go by an open connection, too; with `ssh` each opens its own. All
+files are results of a training that stored them: dlctl verifies each against the training's index.
 
     fetch_1gb            one file of 1 GB; floor: `ssh … cat` into a file
     fetch_2000           2,000 files of 4 kB; floor: `ssh … tar` into a file
-    fetch_1gb_openssh, fetch_2000_openssh   the same over open connections
+    fetch_1gb_openssh, fetch_2000_openssh   the same by the transport `openssh`
     fetch_resumed        of 1 GB, what crosses the link after a kill -9 half-way; the peer is
                          `rsync --partial --append-verify`, interrupted half-way
 """
@@ -115,10 +115,11 @@ class Fetching:
 
     @contextmanager
     def open_connections(self) -> Iterator[None]:
-        """Keep one connection open for dlctl and one for peers."""
+        """Use the transport `openssh`, and keep one connection open for it and one for peers."""
         env = self.client.env
         env["XDG_RUNTIME_DIR"] = str(self.client.folder / "run")
         Path(env["XDG_RUNTIME_DIR"]).mkdir(mode=0o700)
+        self.client.use_kind("openssh")
         host = self.client.cluster.host
         control = ["ssh", *self.ssh_options(is_open=True)]
         subprocess.run([*control, "-MNf", host], check=True)
@@ -128,6 +129,7 @@ class Fetching:
         finally:
             self.client.dlctl("sites", "disconnect", "testbed")
             subprocess.run([*control, "-O", "exit", host], check=True, capture_output=True)
+            self.client.use_kind("ssh")
 
     def resumed(
         self, argv: list[str], config: Path, stop: signal.Signals, size_bytes: int
