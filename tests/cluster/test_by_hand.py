@@ -50,7 +50,7 @@ def test_the_site_leads_to_the_cluster(traces):
     site = load_site(SITE)
     assert (site.transport.host, site.scheduler.kind) == (HOST, "slurm")
     assert site.root == f"{traces.folder}/home/dluser/dlctl"
-    target = ssh_config.resolve(HOST, None, None, traces.ssh_config, lambda *_: {})
+    target = ssh_config.target_of(site.transport, traces.ssh_config)
     assert target.name == "dluser@127.0.0.1:2222"
 
 
