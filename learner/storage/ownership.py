@@ -49,7 +49,8 @@ def _newest_before(job_dir: Path, attempt: int) -> tuple[Path | None, int]:
         folder = job_dir / contract.results_dir(earlier)
         if folder.is_dir():
             return folder, earlier
-    return None, 0
+    shared = job_dir / contract.RESULTS  # dlctl 0.1 had one folder for all attempts
+    return (shared if shared.is_dir() and not shared.is_symlink() else None), 1
 
 
 def _may_be_written(job_dir: Path, owner: int, attempt: int) -> bool:
