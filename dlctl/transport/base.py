@@ -80,8 +80,10 @@ class Completed:
 class Transport(Protocol):
     """One connection to one site."""
 
-    name: str
-    """For messages: `this machine`, or `user@host:port`."""
+    @property
+    def name(self) -> str:
+        """Return what messages call it: `this machine`, or `user@host:port` once it is known."""
+        ...
 
     def start(
         self,

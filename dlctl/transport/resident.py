@@ -129,7 +129,7 @@ class Resident:
     """
 
     def __init__(self, transport: Transport, prologue: str = "") -> None:
-        self._transport, self.name, self._prologue = transport, transport.name, prologue
+        self._transport, self._prologue = transport, prologue
         self._process: Process | None = None
         self._mark, self._kept = b"", ""
         self._failures = 0
@@ -137,6 +137,11 @@ class Resident:
         """The shell's offset in each file, by folder and name; 0 if it is not here."""
         self._looked_at: dict[str, float] = {}
         self._quiet: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The transport's, which may know more of its target once it is connected."""
+        return self._transport.name
 
     def start(self, script: str, *, idle_timeout_s: float = 120.0,
               on_stderr: Callable[[bytes], None] | None = None) -> Process:  # fmt: skip
