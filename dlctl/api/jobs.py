@@ -150,7 +150,7 @@ class Training:
             tail: Begin at the last lines of each log.
             grep: Only lines that this regular expression fits.
         """
-        from dlctl.service.bringing import lines
+        from dlctl.service.fetching import lines
         from dlctl.service.logs import LinesWanted
 
         wanted = LinesWanted(None if rank is None else str(rank), attempt, since, tail, grep)
@@ -167,7 +167,7 @@ class Training:
             names: A regular expression, such as `loss|accuracy`; None: all.
             since_step: The first step.
         """
-        from dlctl.service.bringing import measured
+        from dlctl.service.fetching import measured
 
         return columns_of(measured(self._mine, self._known(), since_step, names))
 
@@ -236,7 +236,7 @@ class Training:
         Raises:
             ResultsError: there is nothing to fetch, or what came is damaged.
         """
-        from dlctl.service.bringing import PARTS, fetch
+        from dlctl.service.fetching import PARTS, fetch
 
         if what not in PARTS:
             raise Misused(f"{what!r} is none of {', '.join(PARTS)}")

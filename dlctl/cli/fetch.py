@@ -71,7 +71,7 @@ def fetch(
 
     Example: dlctl fetch digits-3k9f
     """
-    from dlctl.service import bringing as fetching
+    from dlctl.service import fetching
     from dlctl.service.client import chosen
 
     ids = list(training_ids or [])
@@ -109,7 +109,7 @@ def _check_words(store: RecordStore, ids: list[str]) -> None:
     """
     from difflib import get_close_matches
 
-    from dlctl.service.bringing import PARTS
+    from dlctl.service.fetching import PARTS
 
     word, parts = ids[0] if ids else "@latest", ", ".join(PARTS)
     known = [record.training_id for record in store.all()]

@@ -107,7 +107,7 @@ def _search_logs(
     from dlctl.logs.reader import read
     from dlctl.search.logs import search_logs, trial_logs
     from dlctl.search.overview import SearchReader
-    from dlctl.service.bringing import follow as follow_log
+    from dlctl.service.fetching import follow as follow_log
 
     search = SearchReader(record)
     search.refresh(session, record)
@@ -160,7 +160,7 @@ def follow(
         reader: Where to begin; at the very beginning by default.
         lines: How to print; each line after its source by default.
     """
-    from dlctl.service.bringing import follow as follow_log
+    from dlctl.service.fetching import follow as follow_log
 
     line = ProgressLine()
     try:

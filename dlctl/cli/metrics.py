@@ -87,7 +87,7 @@ def metrics(
         raise typer.BadParameter("--follow needs --json or --csv; dlctl watch shows curves")
     if of_platform:
         return _platform(training_ids or [], as_json)
-    from dlctl.service.bringing import measured
+    from dlctl.service.fetching import measured
 
     mine = client()
     records = mine.store.find_all(training_ids or [])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import State
 from dlctl.contract.ground.safe_text import lines_of
-from dlctl.contract.measured.judged import TRIALS
+from dlctl.contract.measured.judged_series import TRIALS
 from dlctl.contract.metrics import LOSS, Source
 from dlctl.dashboard.curves import Json, spark
 from dlctl.errors import RecordError

@@ -21,7 +21,7 @@ from dlctl.files.small_files import read_texts
 from dlctl.live.sites import Live
 from dlctl.live.training import Training, read_details, read_news
 from dlctl.logs.reader import LogReader, begin_at_tail, read
-from dlctl.outputs.insight import job_limit, told_by_site
+from dlctl.outputs.insight import job_limit, read_training_files
 from dlctl.service.describe import told_output
 from dlctl.service.verbs import act, offers
 
@@ -272,7 +272,7 @@ class LiveFeed:
 
 def _told(session: Session, record: Record) -> dict[str, object]:
     """Return what a page shows that the site tells, with the verdict of each attempt."""
-    told: dict[str, object] = told_by_site(session, record).plain()
+    told: dict[str, object] = read_training_files(session, record).plain()
     paths = {
         n: f"{record.job_dir}/{contract.verdict_file(n)}" for n in range(1, record.attempt + 1)
     }

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.doctor.chain import WARN, Chain
-from dlctl.doctor.judged import LINKS, Job, judge_job
+from dlctl.doctor.job_checks import LINKS, Job, judge_job
 from dlctl.errors import DlctlError, PlanError
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle import QueuePace, cancel_all, delete, refresh, submit

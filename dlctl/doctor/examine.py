@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from dlctl.doctor.at_site import check_at_site
 from dlctl.doctor.chain import Chain, Link
 from dlctl.doctor.deep import check_by_job
-from dlctl.doctor.here import check_machine
-from dlctl.doctor.judged import LINKS, Job
+from dlctl.doctor.job_checks import LINKS, Job
+from dlctl.doctor.local_checks import check_machine
 from dlctl.doctor.network import LIMIT_S, check_way
 from dlctl.errors import SiteError
 from dlctl.lifecycle.session import open_session

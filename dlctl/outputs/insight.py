@@ -119,7 +119,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Told:
+class TrainingFiles:
     """The content of a training's files; the newest attempt's, if nothing else is said."""
 
     plan: contract.Plan
@@ -137,7 +137,7 @@ class Told:
         return asdict(self) | {"orders": [asdict(o) | {"text": str(o)} for o in self.orders]}
 
 
-def told_by_site(session: Session, record: Record) -> Told:
+def read_training_files(session: Session, record: Record) -> TrainingFiles:
     """Return what the files of a training tell.
 
     Raises:
@@ -167,7 +167,7 @@ def told_by_site(session: Session, record: Record) -> Told:
         for files, digest in zip(files_of, ["", *digests], strict=False)
     ]  # fmt: skip
     is_unexplained = record.state is State.FAILED and not verdict
-    return Told(
+    return TrainingFiles(
         plan, attempts, understood(contract.Verdict, verdict),
         known("learner", statuses[: len(learners)]), known("server", statuses[len(learners) :]),
         understood(contract.Homes, homes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
-from dlctl.contract.measured.judged import is_better_lower
+from dlctl.contract.measured.judged_series import is_better_lower
 from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, ParserType
 from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, median
 from typing import Any
 
-from dlctl.contract.measured.judged import (
+from dlctl.contract.measured.judged_series import (
     RATE_NAMES,
     TRIALS,
     VALIDATED,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from operator import mul
 
 from dlctl.contract.measured.bins import Bin
-from dlctl.contract.measured.judged import Key, is_better_lower, key_of
+from dlctl.contract.measured.judged_series import Key, is_better_lower, key_of
 from dlctl.contract.metrics import NO_STEP, Source
 
 _FIRST = 16

@@ -33,7 +33,7 @@ class Progress(NamedTuple):
     """The share of all steps, from 0 to 1."""
 
 
-class Told(Protocol):
+class ReportedProgress(Protocol):
     """The progress that learners have reported, such as a record."""
 
     @property
@@ -44,17 +44,17 @@ class Told(Protocol):
     def done(self) -> float | None: ...  # noqa: D102
 
 
-def progress(run: Run | None, told: Told) -> Progress:
+def progress(run: Run | None, reported: ReportedProgress) -> Progress:
     """Return what a learner has told last, brought forward to the newest step of its metrics.
 
     Learners tell how far they are every few seconds, while metrics come with each step.
     """
-    newest, step = NO_STEP if run is None else run.last_step, told.step
+    newest, step = NO_STEP if run is None else run.last_step, reported.step
     if run is None or newest == NO_STEP or (step is not None and newest <= step):
-        return Progress(told.epoch, step, told.done)
-    epoch, done = run.epoch_at(newest), told.done
+        return Progress(reported.epoch, step, reported.done)
+    epoch, then, done = run.epoch_at(newest), reported.epoch, reported.done
     return Progress(
-        told.epoch if told.epoch is None or math.isnan(epoch) else max(told.epoch, int(epoch)),
+        then if then is None or math.isnan(epoch) else max(then, int(epoch)),
         newest,
         done if done is None or done >= 1 or not step else min(_ALMOST, done * newest / step),
     )

@@ -136,7 +136,7 @@ async def metrics(call: Call) -> Response:
     """Return what was measured, as columns; or follow it."""
     from dlctl.outputs.metrics.formats import chosen
     from dlctl.series.merged import columns_of
-    from dlctl.service.bringing import measured
+    from dlctl.service.fetching import measured
 
     record, query = await call.desk.find(call.part("id")), call.query
     if call.follows:

@@ -18,7 +18,7 @@ from dlctl.models.use import build
 from dlctl.outputs.ledger import Ledger, Prices, ledger
 from dlctl.plan.rehearsal import Forecast, forecast, rehearsal_plan
 from dlctl.plan.render import render
-from dlctl.service.bringing import follow
+from dlctl.service.fetching import follow
 from dlctl.service.submit import tell_plan
 
 if TYPE_CHECKING:

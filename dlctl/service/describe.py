@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dlctl.contract import Amount
     from dlctl.lifecycle import Session
-    from dlctl.outputs.insight import Insight, Told
+    from dlctl.outputs.insight import Insight, TrainingFiles
     from dlctl.record import Record, RecordStore
     from dlctl.tell import Tell
 
@@ -42,7 +42,7 @@ class Details:
 
     record: Record
     """Brought forward to the newest step of the metrics."""
-    told: Told | None
+    files: TrainingFiles | None
     """None if the site does not answer, or the job directory is gone."""
     insight: Insight | None
     """None if no metrics are known."""
@@ -58,9 +58,9 @@ class Details:
             "stored_as": self.stored_as, "shown_state": self.record.state_in_words,
             "starts_in_words": starts(self.record, time.time()),
         }  # fmt: skip
-        if self.told:
-            found |= self.told.plain()
-            found["plan"]["created_at"] = unix_seconds(self.told.plan.created_at)
+        if self.files:
+            found |= self.files.plain()
+            found["plan"]["created_at"] = unix_seconds(self.files.plan.created_at)
         return found | (self.insight.plain() if self.insight else {})
 
 
@@ -75,17 +75,17 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
     """
     from dlctl.lifecycle import refresh, stale
     from dlctl.outputs.checkpoints import list_checkpoints
-    from dlctl.outputs.insight import insight, saved_of, told_by_site
+    from dlctl.outputs.insight import insight, read_training_files, saved_of
     from dlctl.outputs.metrics.reader import MetricsReader
     from dlctl.series.pace import progress
 
     meaning = None
     try:
         record = refresh(session, [record], store)[0]
-        told, reader = told_by_site(session, record), MetricsReader(record)
+        files, reader = read_training_files(session, record), MetricsReader(record)
         reader.refresh(session.transport)
         saved = saved_of(list_checkpoints(session.transport, record.job_dir))
-        meaning = insight(reader.run, record, told.plan, saved)
+        meaning = insight(reader.run, record, files.plan, saved)
         record = replace(record, **progress(reader.run, record)._asdict())
     except (TransportError, RecordError) as error:
         if isinstance(error, TransportError):
@@ -93,11 +93,11 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
             record = stale([record], error, store)[0]
         elif not record.is_gone:
             raise
-        told, reader = None, MetricsReader(record)
+        files, reader = None, MetricsReader(record)
         if reader.seen_at:
             tell.warn(f"the metrics are as of {format_span(time.time() - reader.seen_at)} ago")
             meaning = replace(insight(reader.run, record, None, None), left=None)
-    return Details(record, told, meaning, _next_command(record), _stored_as(record))
+    return Details(record, files, meaning, _next_command(record), _stored_as(record))
 
 
 def _next_command(record: Record) -> str:

@@ -55,7 +55,7 @@ SHAPES = {
     "deleted": Shape("a training that was deleted", ["dlctl.service.verbs:Deleted"], {
         "delete": EITHER}),
     "details": Shape("all about a training", [
-        _TRAINING, "?dlctl.outputs.insight:Told", _all(_TEXTS, "stored_as utilisation?")
+        _TRAINING, "?dlctl.outputs.insight:TrainingFiles", _all(_TEXTS, "stored_as utilisation?")
         | _all(str, "output next_command shown_state starts_in_words") | _all(_OBJECT, "plan?")
         | _all(_OBJECTS, "orders? answers? events?") | _all(_OBJECT | None, "time_left_s?"),
     ], {"show": OBJECT}),

@@ -9,7 +9,7 @@ from pathlib import Path
 from make_table import TABLE, name_of
 
 from dlctl.search.load import load_search
-from search.strategies import Space, Told, Trial
+from search.strategies import Space, Trial, TrialResult
 from search.strategies.evolution import Aging, Genetic
 from search.strategies.plain import Random
 
@@ -34,7 +34,7 @@ def regrets(make, seed, table, space):
             number += 1
         trial = running.pop(0)
         loss = table[name_of(trial.point)]["loss"]
-        strategy.tell(trial, Told(loss))
+        strategy.tell(trial, TrialResult(loss))
         found.append(min(loss, found[-1] + best if found else loss) - best)
     return found
 

@@ -20,7 +20,7 @@ ENDS_AT_VARIABLE = "DLCTL_JOB_ENDS_AT"
 
 
 @dataclass(frozen=True)
-class Seat:
+class LearnerContext:
     """The job, attempt and rank that this process was started for."""
 
     directory: Path
@@ -59,10 +59,10 @@ def successor() -> Path | None:
     return job[0] / contract.submit_begin(job[1] + 1) if (job := _job()) else None
 
 
-def find_seat() -> Seat | None:
-    """Return the seat that the launcher gave this process; None outside a dlctl job."""
+def find_context() -> LearnerContext | None:
+    """Return the context that the launcher gave this process; None outside a dlctl job."""
     job = _job()
-    return Seat(*job, read_plan(*job), int(os.environ.get("RANK", "0"))) if job else None
+    return LearnerContext(*job, read_plan(*job), int(os.environ.get("RANK", "0"))) if job else None
 
 
 RESTARTS_VARIABLE = "DLCTL_RESTARTS"

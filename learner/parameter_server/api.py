@@ -32,7 +32,7 @@ from learner.data.prefetch import Batch
 from learner.data_parallel.consistency import describe_parameters
 from learner.data_parallel.flat_parameters import FlatParameters
 from learner.errors import UserFault
-from learner.job.context import Seat, find_seat
+from learner.job.context import LearnerContext, find_context
 from learner.job.directives import HaltTime
 from learner.job.metrics import PROGRESS_INTERVAL_S, Progress
 from learner.job.stacks import register
@@ -98,27 +98,27 @@ def join(
             learners' models differ.
         psrv.errors.ServerError: There is no server in time.
     """
-    seat = find_seat()
-    if seat is not None and seat.plan.parameter_server is None:
-        if seat.plan.resources.learners > 1:
+    context = find_context()
+    if context is not None and context.plan.parameter_server is None:
+        if context.plan.resources.learners > 1:
             raise UserFault(
                 "the manifest of this job has no parameter_server",
                 hint="add one, or use learner.ddl",
             )
-        settings = seat.plan.alone_on_server or settings
-        seat = None  # one learner needs no server
-    if seat is not None:
-        settings = seat.plan.parameter_server
-        if (seat.directory, seat.attempt) in _joined:  # all samples are given out already
+        settings = context.plan.alone_on_server or settings
+        context = None  # one learner needs no server
+    if context is not None:
+        settings = context.plan.parameter_server
+        if (context.directory, context.attempt) in _joined:  # all samples are given out already
             raise UserFault(
                 "parameter_server.join() was called before: a job has one server, for one training",
                 hint="join once, with all the epochs; another training is another job",
             )
     settings = settings or ParameterServer("downpour_sgd" if solver is None else OWN, [0])
     data = TrainingData(dataset, epochs, batch_size, seed)
-    server = Server(seat, settings, model, data, lr=lr, solver=solver, state=state)
-    if seat is not None:
-        _joined.add((seat.directory, seat.attempt))
+    server = Server(context, settings, model, data, lr=lr, solver=solver, state=state)
+    if context is not None:
+        _joined.add((context.directory, context.attempt))
     return server
 
 
@@ -146,7 +146,7 @@ class Server(AbstractContextManager["Server"]):
 
     def __init__(
         self,
-        seat: Seat | None,
+        context: LearnerContext | None,
         settings: ParameterServer,
         model: torch.nn.Module | Iterable[torch.nn.Parameter],
         data: TrainingData,
@@ -155,10 +155,10 @@ class Server(AbstractContextManager["Server"]):
         solver: Any,
         state: dict[str, Any] | None,
     ) -> None:
-        self._seat = seat
+        self._context = context
         self._settings = settings
-        self.rank = 0 if seat is None else seat.rank
-        self.size = 1 if seat is None else seat.plan.resources.learners
+        self.rank = 0 if context is None else context.rank
+        self.size = 1 if context is None else context.plan.resources.learners
         self.epoch = 0
         """The epoch of the newest batch, counted from 0."""
         self._solver = find_solver(settings, self.size, solver)
@@ -314,11 +314,11 @@ class Server(AbstractContextManager["Server"]):
             self.leave()
 
     def _end(self) -> None:
-        seat = self._seat
-        if seat is not None and seat.rank == 0 and self._cursor.finished:
+        context = self._context
+        if context is not None and context.rank == 0 and self._cursor.finished:
             if self._server_model.others_wait:
                 self._server_model.leave()
-            late = HaltTime(seat.directory, seat.attempt)
+            late = HaltTime(context.directory, context.attempt)
             wait_until_alone(self._cursor, WaitPolicy(self._settings.timeout_s, late=late))
         self.pull()
 
@@ -327,20 +327,20 @@ class Server(AbstractContextManager["Server"]):
     def _begin(
         self, samples: int, epochs: int, state: dict[str, Any] | None
     ) -> tuple[ModelOnServers, FileCursor]:
-        seat, settings = self._seat, self._settings
-        if seat is None:
+        context, settings = self._context, self._settings
+        if context is None:
             return self._begin_alone(samples, epochs, state)
-        if seat.rank == 0 and not has_begun(seat, settings.timeout_s):
+        if context.rank == 0 and not has_begun(context, settings.timeout_s):
             if state is not None:
-                set_cursor(seat, samples, epochs, state["cursor"])
-            publish_parameters(seat, self._parameters, [self._flat.gather(), *self._rows(state)])
-        wait_for_coordinator(seat, self._parameters, settings.timeout_s)
+                set_cursor(context, samples, epochs, state["cursor"])
+            publish_parameters(context, self._parameters, [self._flat.gather(), *self._rows(state)])
+        wait_for_coordinator(context, self._parameters, settings.timeout_s)
         server_model = ModelOnServers(
             self._flat, self._solver, settings,
-            lambda: join_server(seat, self._parameters, self._solver),
-            lambda: write_remote_rows(seat), to_standard_error,
+            lambda: join_server(context, self._parameters, self._solver),
+            lambda: write_remote_rows(context), to_standard_error,
         )  # fmt: skip
-        return server_model, open_cursor(seat, samples, epochs)
+        return server_model, open_cursor(context, samples, epochs)
 
     def _rows(self, state: dict[str, Any] | None) -> torch.Tensor:
         if state is not None:
@@ -367,9 +367,9 @@ def _shared_memory() -> Path | None:
 
     A learner that is killed meanwhile, out of memory, removes nothing itself.
     """
-    seat = find_seat()
-    if seat is not None:
-        folder = segment_folder(seat.plan.training_id, seat.attempt)
+    context = find_context()
+    if context is not None:
+        folder = segment_folder(context.plan.training_id, context.attempt)
         if folder.is_dir():
             return folder
     return _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None

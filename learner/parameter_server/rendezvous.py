@@ -21,7 +21,7 @@ from dlctl import contract
 from dlctl.contract import Parameters, ParameterServer, State, Status
 from learner.data_parallel.flat_parameters import FlatParameters
 from learner.errors import UserFault
-from learner.job.context import Seat
+from learner.job.context import LearnerContext
 from learner.job.directives import HaltTime, is_there
 from learner.parameter_server.solver import AnySolver, describe_solver
 from learner.system.segments import server_folder
@@ -49,7 +49,7 @@ def make_parameters(
     return Parameters(flat.count, dtype, 1 + solver.rows, digest, description)
 
 
-def has_begun(seat: Seat, timeout_s: float) -> bool:
+def has_begun(context: LearnerContext, timeout_s: float) -> bool:
     """Return whether learner 0 has published the parameters: then it was restarted.
 
     Args:
@@ -61,14 +61,14 @@ def has_begun(seat: Seat, timeout_s: float) -> bool:
     readable_at = time.monotonic()
     while True:
         try:
-            return contract.read_record(Parameters, _parameters_path(seat)) is not None
+            return contract.read_record(Parameters, _parameters_path(context)) is not None
         except (OSError, contract.ContractError) as error:
-            _check_outage(seat, error, readable_at, timeout_s)
+            _check_outage(context, error, readable_at, timeout_s)
         time.sleep(_LOOK_EVERY_S)
 
 
 def publish_parameters(
-    seat: Seat,
+    context: LearnerContext,
     parameters: Parameters,
     rows: Sequence[torch.Tensor],
     stopped: Callable[[], bool] = lambda: False,
@@ -82,18 +82,21 @@ def publish_parameters(
     Returns:
         False if it was stopped.
     """
-    shards = len(settings_of(seat).shard_nodes)
+    shards = len(settings_of(context).shard_nodes)
     for shard, (start, stop) in enumerate(ranges_of(parameters, shards)):
-        path = seat.directory / contract.snapshot_file(seat.attempt, shard)
+        path = context.directory / contract.snapshot_file(context.attempt, shard)
         write_snapshot(path, [(0, [row[start:stop] for row in rows])], stop - start)
     if stopped():
         return False
-    contract.write_whole(_parameters_path(seat), contract.to_json(parameters))
+    contract.write_whole(_parameters_path(context), contract.to_json(parameters))
     return True
 
 
 def wait_for_coordinator(
-    seat: Seat, mine: Parameters, timeout_s: float, stopped: Callable[[], bool] = lambda: False
+    context: LearnerContext,
+    mine: Parameters,
+    timeout_s: float,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Wait until learner 0 has published the parameters; return False if `stopped` comes first.
 
@@ -109,14 +112,14 @@ def wait_for_coordinator(
     """
     readable_at = time.monotonic()
     while True:
-        ended = _has_ended_well(seat)  # checked first: it may have published just before
+        ended = _has_ended_well(context)  # checked first: it may have published just before
         try:
-            if (first := contract.read_record(Parameters, _parameters_path(seat))) is not None:
+            if (first := contract.read_record(Parameters, _parameters_path(context))) is not None:
                 _compare(first, mine)
                 return True
             readable_at = time.monotonic()
         except (OSError, contract.ContractError) as error:
-            _check_outage(seat, error, readable_at, timeout_s)
+            _check_outage(context, error, readable_at, timeout_s)
         if stopped():
             return False
         if ended:
@@ -128,17 +131,19 @@ def wait_for_coordinator(
         time.sleep(_LOOK_EVERY_S)
 
 
-def _check_outage(seat: Seat, error: Exception, readable_at: float, timeout_s: float) -> None:
+def _check_outage(
+    context: LearnerContext, error: Exception, readable_at: float, timeout_s: float
+) -> None:
     """Give up if the file system, which may fail for a moment, has failed for too long."""
     if time.monotonic() > readable_at + timeout_s:
         raise UserFault(
-            f"{_parameters_path(seat)} can't be read for {timeout_s:g} s: {error}",
+            f"{_parameters_path(context)} can't be read for {timeout_s:g} s: {error}",
             hint="see to the file system of the job directory, and resume",
         ) from error
 
 
-def _has_ended_well(seat: Seat) -> bool:
-    path = seat.directory / contract.status_file(seat.attempt, "learner", 0)
+def _has_ended_well(context: LearnerContext) -> bool:
+    path = context.directory / contract.status_file(context.attempt, "learner", 0)
     status = contract.readable_record(Status, path)
     return status is not None and status.state is State.COMPLETED
 
@@ -156,54 +161,56 @@ def _compare(first: Parameters, mine: Parameters) -> None:
     )
 
 
-def join_server(seat: Seat, parameters: Parameters, solver: AnySolver) -> Client:
+def join_server(context: LearnerContext, parameters: Parameters, solver: AnySolver) -> Client:
     """Join the shards of this learner's node; see psrv.client.join.
 
     Raises:
         ServerError: They are not there in time.
     """
-    plan, settings = seat.plan, settings_of(seat)
+    plan, settings = context.plan, settings_of(context)
     shards = ShardSet(
-        server_folder(plan.training_id, seat.attempt, seat.directory),
+        server_folder(plan.training_id, context.attempt, context.directory),
         parameters,
         len(settings.shard_nodes),
-        seat.attempt,
-        seat.directory,
+        context.attempt,
+        context.directory,
     )
     return client.join(
         shards,
         solver,
-        WaitPolicy(settings.timeout_s, late=HaltTime(seat.directory, seat.attempt)),
-        rank=seat.rank,
+        WaitPolicy(settings.timeout_s, late=HaltTime(context.directory, context.attempt)),
+        rank=context.rank,
         learners=plan.resources.learners,
         staleness=settings.staleness,
     )
 
 
-def write_remote_rows(seat: Seat) -> None:
+def write_remote_rows(context: LearnerContext) -> None:
     """Have snapshots written now, if learner 0's node is not the primary of all shards.
 
     Raises:
         ServerError: A primary has not answered in time, or in the time that a halt leaves.
     """
-    settings = settings_of(seat)
+    settings = settings_of(context)
     if any(settings.shard_nodes):
         shards = len(settings.shard_nodes)
-        late = HaltTime(seat.directory, seat.attempt)
-        fresh_snapshots(seat.directory, seat.attempt, shards, settings.timeout_s, late)
+        late = HaltTime(context.directory, context.attempt)
+        fresh_snapshots(context.directory, context.attempt, shards, settings.timeout_s, late)
 
 
-def set_cursor(seat: Seat, samples: int, passes: int, state: Mapping[str, Any]) -> None:
+def set_cursor(
+    context: LearnerContext, samples: int, passes: int, state: Mapping[str, Any]
+) -> None:
     """Set the attempt's cursor to a state (learner 0, before it publishes the parameters)."""
-    path = seat.directory / contract.cursor_file(seat.attempt)
+    path = context.directory / contract.cursor_file(context.attempt)
     with FileCursor(path, samples, passes) as cursor:
         cursor.restore(state)
 
 
-def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
+def open_cursor(context: LearnerContext, samples: int, passes: int) -> FileCursor:
     """Open the attempt's cursor, and publish this learner's number in it."""
-    cursor = FileCursor(seat.directory / contract.cursor_file(seat.attempt), samples, passes)
-    name = seat.directory / contract.cursor_learner_file(seat.attempt, seat.rank)
+    cursor = FileCursor(context.directory / contract.cursor_file(context.attempt), samples, passes)
+    name = context.directory / contract.cursor_learner_file(context.attempt, context.rank)
     with contextlib.suppress(
         OSError
     ):  # on a full disk; only the supervisor needs it, to expel this learner
@@ -211,12 +218,12 @@ def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
     return cursor
 
 
-def any_restarted(seat: Seat) -> bool:
+def any_restarted(context: LearnerContext) -> bool:
     """Return whether any learner of the attempt was restarted or given up."""
-    return is_there(seat.directory / contract.restarted_file(seat.attempt))
+    return is_there(context.directory / contract.restarted_file(context.attempt))
 
 
-def name_stragglers(seat: Seat, cursor: FileCursor, stop: int) -> str:
+def name_stragglers(context: LearnerContext, cursor: FileCursor, stop: int) -> str:
     """Return in words which other learners hold samples before a position."""
     numbers = {
         entry.learner
@@ -224,8 +231,8 @@ def name_stragglers(seat: Seat, cursor: FileCursor, stop: int) -> str:
         if entry.learner != cursor.learner and any(start < stop for start, _ in entry.leases)
     }
     ranks = []
-    for rank in range(seat.plan.resources.learners):
-        path = seat.directory / contract.cursor_learner_file(seat.attempt, rank)
+    for rank in range(context.plan.resources.learners):
+        path = context.directory / contract.cursor_learner_file(context.attempt, rank)
         with contextlib.suppress(OSError, ValueError):  # it may not be written yet
             if int(path.read_text()) in numbers:
                 ranks.append(str(rank))
@@ -245,11 +252,11 @@ def wait_until_alone(cursor: FileCursor, wait_policy: WaitPolicy) -> None:
     wait_until(alone, wait_policy, FOR_LEARNERS)
 
 
-def settings_of(seat: Seat) -> ParameterServer:
+def settings_of(context: LearnerContext) -> ParameterServer:
     """Return the plan's settings of the parameter server."""
-    assert seat.plan.parameter_server is not None
-    return seat.plan.parameter_server
+    assert context.plan.parameter_server is not None
+    return context.plan.parameter_server
 
 
-def _parameters_path(seat: Seat) -> Path:
-    return seat.directory / contract.parameters_file(seat.attempt)
+def _parameters_path(context: LearnerContext) -> Path:
+    return context.directory / contract.parameters_file(context.attempt)

@@ -73,7 +73,7 @@ def claimed(folder: Path, waiting: Callable[[str], None]) -> Iterator[Claim]:
     """
     lapse_s = float(os.environ.get(LAPSE_VARIABLE) or LAPSE_S)
     token = _token()
-    watch = _Watch(lapse_s)
+    watch = _ClaimWatch(lapse_s)
     while not _taken(folder, token, watch, waiting):
         time.sleep(_WAIT_S)
     with _held(folder, token) as claim:
@@ -84,7 +84,7 @@ def claimed(folder: Path, waiting: Callable[[str], None]) -> Iterator[Claim]:
 def claim_if_free(folder: Path) -> Iterator[Claim | None]:
     """Claim a folder for the block, unless another process has it: then yield None."""
     token = _token()
-    if not _taken(folder, token, _Watch(math.inf), lambda _: None):
+    if not _taken(folder, token, _ClaimWatch(math.inf), lambda _: None):
         yield None
         return
     with _held(folder, token) as claim:
@@ -106,7 +106,7 @@ def _token() -> str:
     return f"{secrets.token_hex(6)}.{machine}.{os.getpid()}.{socket.gethostname()[:40]}"
 
 
-def _taken(folder: Path, token: str, watch: _Watch, waiting: Callable[[str], None]) -> bool:
+def _taken(folder: Path, token: str, watch: _ClaimWatch, waiting: Callable[[str], None]) -> bool:
     """Try once to get the claim, free or lapsed; return whether that worked."""
     try:
         folder.mkdir()
@@ -129,7 +129,7 @@ def _taken(folder: Path, token: str, watch: _Watch, waiting: Callable[[str], Non
     return False
 
 
-class _Watch:
+class _ClaimWatch:
     """Times for how long a claim has not changed, by this process's own clock."""
 
     def __init__(self, lapse_s: float) -> None:

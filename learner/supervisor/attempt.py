@@ -32,7 +32,7 @@ from learner.system.files import Reserve
 if TYPE_CHECKING:
     from learner.storage import Moving
     from learner.supervisor.control import Control, EndRequest
-    from learner.supervisor.oversight.plateau import Told
+    from learner.supervisor.oversight.plateau import FoundPlateau
     from learner.supervisor.steps import Running
 
 PREFLIGHT_S = 300.0
@@ -324,7 +324,7 @@ class Supervisor:
         if (ending := self._overseer.look(self._statuses)) is not None:
             self.control.end(ending)
 
-    def _tell_plateau(self, told: Told) -> None:
+    def _tell_plateau(self, told: FoundPlateau) -> None:
         from learner.supervisor.notices import tell_plateau
 
         say(f"{told.reason[:1].upper()}{told.reason[1:]}; the training goes on.")

@@ -32,7 +32,7 @@ from learner.system.signals import HaltFlag
 from learner.training.checkpoints import CheckpointKeeper, Position, Trained
 from learner.training.epoch_table import EpochTable
 from learner.training.evaluation import Evaluation, HaltedInValidation, LossWatch, sum_in_order
-from learner.training.steering import Helm, Steering
+from learner.training.steering import Steering, StepControl
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Trainer:
         steering: Steering | None = None,
         rehearsal: Rehearsal | None = None,
     ) -> None:
-        self._helm = Helm(steering or Steering(), settings, exchange)
+        self._control = StepControl(steering or Steering(), settings, exchange)
         self._settings = settings
         self._trained = trained
         self._parts = trained.parts
@@ -104,15 +104,15 @@ class Trainer:
         self._note(EventKind.BEGIN, begun, {CLASSES: classes} if classes else None)
         self._times.begin()
         validated = self._names if self._parts.validation is not None else ()
-        self._helm.check([*self._names, *(f"validation_{name}" for name in validated)])
-        self._helm.leave_out(position, len(self._parts.train), self._tell)
+        self._control.check([*self._names, *(f"validation_{name}" for name in validated)])
+        self._control.leave_out(position, len(self._parts.train), self._tell)
         while position.epoch < self._settings.epochs and not self._drill.over(position.step):
             try:
                 if not self._epoch():
                     return False
             except HaltedInValidation:
                 return False
-            if position.batch == 0 and self._helm.reached_plateau(position):
+            if position.batch == 0 and self._control.reached_plateau(position):
                 break
         self.share_buffers()
         self._keeper.save(self._trained, position, final=True)
@@ -132,7 +132,7 @@ class Trainer:
         samples = len(self._parts.train)
         left = places_left(samples, position.epoch, position.done)
         order = epoch_order(samples, settings.seed, position.epoch)[left]
-        self._steps = batch_count(len(order), self._helm.batch_size(position))
+        self._steps = batch_count(len(order), self._control.batch_size(position))
         self._share_before = 1 - len(order) / max(1, samples)
         started_at, trained_before = time.monotonic(), position.samples
         self._parts.model.train()
@@ -153,7 +153,7 @@ class Trainer:
                     break
                 resized = False
                 if after.newest_order > position.orders:
-                    save, resized = self._helm.obey(
+                    save, resized = self._control.obey(
                         after.newest_order, self._trained, position, self._tell
                     )
                     save_due = save_due or save
@@ -174,7 +174,7 @@ class Trainer:
     def _shares(self, order: NDArray[np.int64], first: int) -> Iterator[Share]:
         """Yield this learner's share of each batch, beginning with batch `first`."""
         rank, learners = self._exchange.rank, self._exchange.size
-        size = self._helm.batch_size(self.position)
+        size = self._control.batch_size(self.position)
         for batch in range(first, self._steps):
             yield share_of_batch(order, batch, size, rank, learners)
 
@@ -221,11 +221,11 @@ class Trainer:
         sums = self._backward(share, batches)
         self._optimizer.finish()
         flags = [float(self._halt.is_set), float(self._keeper.overdue())]
-        rows = self._exchange.gather([*sums, *flags, float(self._helm.newest(self.position))])
+        rows = self._exchange.gather([*sums, *flags, float(self._control.newest(self.position))])
         totals = sum_in_order(rows[:, : len(sums)])
         halts, overdue, newest = rows[:, -3], rows[0, -2], rows[0, -1]
         loss = totals[0] / share.batch_samples
-        self._helm.heed_loss(loss, self.position.step + 1, self._keeper.finish)
+        self._control.heed_loss(loss, self.position.step + 1, self._keeper.finish)
         self._update()
         self._times.add(
             share.batch_samples,
@@ -248,7 +248,7 @@ class Trainer:
         return self._evaluation.sums(loss, outputs, targets, len(share.indices))
 
     def _update(self) -> None:
-        limit = self._helm.clip_gradient_norm(self.position)
+        limit = self._control.clip_gradient_norm(self.position)
         if limit is not None:
             torch.nn.utils.clip_grad_norm_(self._parts.model.parameters(), limit)
         self._trained.schedule.before_step(self.position.step)
@@ -281,7 +281,7 @@ class Trainer:
         """Return loss and metrics of the validation data."""
         began = time.monotonic()
         self.share_buffers()
-        size = self._helm.batch_size(self.position)
+        size = self._control.batch_size(self.position)
         values = self._evaluation.validate(size, self._exchange, self._halted)
         self._note(EventKind.VALIDATION, "validated", {SECONDS: time.monotonic() - began})
         return values

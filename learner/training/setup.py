@@ -19,7 +19,7 @@ from learner.errors import UserFault, place
 from learner.exchange import Exchange
 from learner.export import export_metrics, export_model
 from learner.frameworks import loop_module
-from learner.job.context import Seat, read_plan
+from learner.job.context import LearnerContext, read_plan
 from learner.job.metrics import MetricsFile, Progress, finished_file, tell
 from learner.model.lr_schedule import ManifestSchedule, Schedule, UserSchedule, factor
 from learner.model.user_model import Parts
@@ -33,8 +33,8 @@ _PROGRESS_VARIABLE = "DLCTL_PROGRESS_FILE"
 
 
 @dataclass(frozen=True)
-class TrainingJob(Seat):
-    """A seat in a training with the built-in loop."""
+class TrainingJob(LearnerContext):
+    """A context in a training with the built-in loop."""
 
     @property
     def code_dir(self) -> Path:

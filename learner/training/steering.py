@@ -47,7 +47,7 @@ def steering(job_dir: Path, attempt: int, rank: int, rules: StopRules | None) ->
     return Steering(Orders(job_dir, attempt), rules, keep, plateau, jumps_before(job_dir, attempt))
 
 
-class Helm:
+class StepControl:
     """Obeys orders and heeds the guards, on every learner alike."""
 
     def __init__(self, source: Steering, settings: Training, exchange: Exchange) -> None:

@@ -25,7 +25,7 @@ from search.journal.epochs import (
     RETIRED,
     Adopted,
     Lease,
-    Watch,
+    LeaseWatch,
     adopt,
     incarnations,
     log_path,
@@ -59,7 +59,7 @@ class Adopter:
 
     def __init__(self, job_dir: Path, spec: files.Spec, own: str) -> None:
         self._job_dir, self._spec, self._own = job_dir, spec, own
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, LeaseWatch] = {}
         self._running: dict[str, asyncio.Future[None]] = {}
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Adopter:
                 print(f"adopts the broker {name}", flush=True)
                 self._running[name] = asyncio.ensure_future(self._adopt(name, lease, watch))
 
-    def _gone(self, running: frozenset[str]) -> list[tuple[Watch, str]]:
+    def _gone(self, running: frozenset[str]) -> list[tuple[LeaseWatch, str]]:
         """Return the brokers that listened and whose leases have lapsed."""
         if is_ending(self._job_dir):
             return []
@@ -101,13 +101,13 @@ class Adopter:
             newest = max(incarnations(folder), default=0)
             watch = self._watches.get(name)
             if watch is None or watch.incarnation != newest:
-                watch = Watch(folder, newest, self._spec.heartbeat_timeout_s)
+                watch = LeaseWatch(folder, newest, self._spec.heartbeat_timeout_s)
                 self._watches[name] = watch
             if newest and watch.look() == LEFT:
                 found.append((watch, name))
         return found
 
-    async def _adopt(self, name: str, lease: Lease, watch: Watch) -> None:
+    async def _adopt(self, name: str, lease: Lease, watch: LeaseWatch) -> None:
         incarnation = Incarnation(self._job_dir, self._spec, name, lease, watch)
         try:
             await incarnation.run(adopted=True)
@@ -145,7 +145,7 @@ class Incarnation:
         spec: files.Spec,
         name: str,
         lease: Lease,
-        watch: Watch | None = None,
+        watch: LeaseWatch | None = None,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._job_dir, self._spec, self.name = job_dir, spec, name

@@ -21,7 +21,7 @@ from typing import Any
 
 from dlctl import contract
 from dlctl.contract import search as names
-from dlctl.contract.measured.judged import TRIALS
+from dlctl.contract.measured.judged_series import TRIALS
 from dlctl.contract.metrics import Source
 from search.errors import SearchError
 from search.hub.recruit import Recruiter, Work

@@ -53,7 +53,7 @@ def _segments(folder: Path, incarnation: int) -> list[Path]:
 
 
 def adopt(
-    folder: Path, incarnation: int, default_lease_s: float, watch: Watch | None = None
+    folder: Path, incarnation: int, default_lease_s: float, watch: LeaseWatch | None = None
 ) -> Adopted:
     """Wait until all earlier incarnations have lapsed; seal their logs; return what counts.
 
@@ -66,7 +66,7 @@ def adopt(
     for number in reversed(earlier):
         if not (folder / f"{number}.sealed").exists():
             if watch is None or watch.incarnation != number:
-                watch = Watch(folder, number, default_lease_s)
+                watch = LeaseWatch(folder, number, default_lease_s)
             wait_for_lapse(watch)
     for number in reversed(earlier):
         for path in _segments(folder, number):
@@ -208,7 +208,7 @@ def incarnations(folder: Path) -> list[int]:
     return sorted(int(p.stem) for p in folder.glob("*.lease") if p.stem.isdecimal())
 
 
-class Watch:
+class LeaseWatch:
     """Watches the lease of an incarnation, to find out when its holder may acknowledge no more.
 
     Args:
@@ -245,7 +245,7 @@ class Watch:
         return self._seen is not None and _certainly_dead(self._seen)
 
 
-def wait_for_lapse(watch: Watch, sleep: Callable[[float], None] = time.sleep) -> None:
+def wait_for_lapse(watch: LeaseWatch, sleep: Callable[[float], None] = time.sleep) -> None:
     """Return once nobody can acknowledge in the name of an earlier incarnation any more."""
     while watch.look() == HOLDS and not watch.has_died_here():
         sleep(LOOK_S)

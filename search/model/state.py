@@ -13,7 +13,7 @@ from typing import Any
 from dlctl.contract.search import Spec
 from search.errors import SearchError
 from search.model.log import Event, TrialLog
-from search.strategies import Proposal, Strategy, Told, Trial
+from search.strategies import Proposal, Strategy, Trial, TrialResult
 
 _HOUR_S = 3600.0
 _MOST_ERROR = 1000
@@ -259,7 +259,7 @@ class Search:
         if signed is not None and (self.best is None or signed < self._signed(self.best[0])):
             self.best = (self._signed(signed), number)
         numbers = {k: v for k, v in event["metrics"].items() if isinstance(v, (int, float))}
-        told = Told(signed, numbers, number in self._stopped)
+        told = TrialResult(signed, numbers, number in self._stopped)
         self._strategy.tell(self.trials[number], told)
 
     def generation(self, trial: Trial) -> int:

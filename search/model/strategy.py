@@ -21,7 +21,7 @@ from dlctl import contract
 from dlctl.contract.ground.processes import end_child
 from dlctl.contract.search import Spec
 from search.errors import SearchError
-from search.strategies import SAMPLERS, Point, Proposal, Strategy, Told, Trial, make_strategy
+from search.strategies import SAMPLERS, Point, Proposal, Strategy, Trial, TrialResult, make_strategy
 
 _AHEAD = 1
 """How many points wait until they are asked for. Each misses the results of the last moments."""
@@ -77,7 +77,7 @@ class PrefetchedStrategy(Strategy):
         self._request(_AHEAD - self._due)
         return points
 
-    def tell(self, trial: Trial, told: Told) -> None:
+    def tell(self, trial: Trial, told: TrialResult) -> None:
         """Pass a result on."""
         self._send([asdict(trial), asdict(told)])
 
@@ -127,7 +127,7 @@ def main() -> None:
                 print(json.dumps(strategy.ask(1)[0]), file=answers, flush=True)
             else:
                 trial, told = request
-                strategy.tell(Trial(**trial), Told(**told))
+                strategy.tell(Trial(**trial), TrialResult(**told))
     except StrategyError as error:
         print(json.dumps(str(error)), file=answers, flush=True)
 
@@ -168,7 +168,7 @@ class CheckedStrategy:
             raise self._wrong(f"was asked for {n} points at most and returned {len(made)}")
         return [self._checked(each) for each in made]
 
-    def tell(self, trial: Trial, told: Told) -> None:
+    def tell(self, trial: Trial, told: TrialResult) -> None:
         """Pass a result on.
 
         Raises:

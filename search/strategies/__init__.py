@@ -12,14 +12,15 @@ import inspect
 from typing import Any, cast
 
 from dlctl.contract.search import Spec
-from search.strategies.base import Point, Proposal, Strategy, Told, Trial
+from search.strategies.base import Point, Proposal, Strategy, Trial, TrialResult
 from search.strategies.evolution import Aging, Genetic, PopulationBased
 from search.strategies.optuna_samplers import SAMPLERS, Optuna
 from search.strategies.plain import Asha, Grid, Hyperband, LatinHypercube, Random
 from search.strategies.space import Space
 
 __all__ = [
-    "NAMES", "SAMPLERS", "Point", "Proposal", "Space", "Strategy", "Told", "Trial", "make_strategy",
+    "NAMES", "SAMPLERS", "Point", "Proposal", "Space", "Strategy", "Trial", "TrialResult",
+    "make_strategy",
 ]  # fmt: skip
 
 

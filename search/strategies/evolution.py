@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import MutableSequence
 from dataclasses import dataclass
 
-from search.strategies.base import Point, Proposal, Strategy, Told, Trial, counted_random
+from search.strategies.base import Point, Proposal, Strategy, Trial, TrialResult, counted_random
 from search.strategies.space import Space
 
 
@@ -74,7 +74,7 @@ class Genetic(_Evolution):
             child = self._space.crossed(child, self._parent(numbers, self._tournament), numbers)
         return self._space.mutated(child, numbers, self._mutation)
 
-    def tell(self, trial: Trial, told: Told) -> None:
+    def tell(self, trial: Trial, told: TrialResult) -> None:
         """Let a trial take the place of the worst member, if it is better."""
         if told.value is None:
             return
@@ -104,7 +104,7 @@ class Aging(_Evolution):
     def _child(self, numbers: random.Random) -> Point:
         return self._space.mutated(self._parent(numbers, self._sample), numbers, self._mutation)
 
-    def tell(self, trial: Trial, told: Told) -> None:
+    def tell(self, trial: Trial, told: TrialResult) -> None:
         """Add a trial as the youngest member."""
         if told.value is not None:
             self._members.append(_Member(trial.number, trial.point, told.value))
@@ -168,7 +168,7 @@ class PopulationBased(Strategy):
             return self._space.sample(numbers)
         return Proposal(member.last.point, member.last.number)
 
-    def tell(self, trial: Trial, told: Told) -> None:
+    def tell(self, trial: Trial, told: TrialResult) -> None:
         """Let the trial's member go on."""
         name = self._member_of.pop(trial.number)
         self._members[name] = _Place(trial, math.inf if told.value is None else told.value)

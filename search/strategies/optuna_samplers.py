@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from search.strategies.base import Point, Strategy, Told, Trial
+from search.strategies.base import Point, Strategy, Trial, TrialResult
 from search.strategies.space import Space
 
 SAMPLERS = {
@@ -63,7 +63,7 @@ class Optuna(Strategy):
                 )  # fmt: skip
         return point
 
-    def tell(self, trial: Trial, told: Told) -> None:
+    def tell(self, trial: Trial, told: TrialResult) -> None:
         """Pass a result on."""
         asked = self._asked.pop(trial.number)
         if told.value is None:

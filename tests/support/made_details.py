@@ -6,20 +6,20 @@ from login_side import make_record
 from scheduler_plan import make_plan
 
 from dlctl.contract import State, Status
-from dlctl.outputs.insight import Told
+from dlctl.outputs.insight import TrainingFiles
 from dlctl.service.describe import Details
 
 
 def make_details(*, insight=None, next_command="", stored_as=(), record=None, **known):
     """Return details of a training; without anything that its files tell, nothing is told."""
-    told = None
+    files = None
     if known:
-        told = Told(**{
+        files = TrainingFiles(**{
             "plan": make_plan(), "attempts": [], "verdict": None, "learners": [], "servers": [],
             "homes": None, "job_output": [], "orders": [], **known,
         })  # fmt: skip
     record = {"state": State.TRAINING, **(record or {})}
-    return Details(make_record(**record), told, insight, next_command, list(stored_as))
+    return Details(make_record(**record), files, insight, next_command, list(stored_as))
 
 
 def process(role, rank, host, state=State.TRAINING, reason="", exit_code=None, **metrics):

@@ -24,7 +24,7 @@ from dlctl.contract.metrics import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from dlctl.outputs.insight import Told
+    from dlctl.outputs.insight import TrainingFiles
 
 
 _MOST_METRICS = 20
@@ -32,7 +32,7 @@ _LESS_TOLD = {*RESERVED} - {LOSS}
 """Metrics that the table of learners shows in a column, or not at all."""
 
 
-def print_learners(told: Told, is_over: bool, *, memory: bool) -> None:
+def print_learners(files: TrainingFiles, is_over: bool, *, memory: bool) -> None:
     """Print a row for each learner, their newest metrics, and where the time of a step goes.
 
     Args:
@@ -41,9 +41,9 @@ def print_learners(told: Told, is_over: bool, *, memory: bool) -> None:
     """
     output.line()
     output.table(["learner", "host", "state", "epoch", "step", "heartbeat"],
-                 [_learner(status, is_over) for status in told.learners])  # fmt: skip
-    _print_metrics(told.learners)
-    if speed := speed_line([s.metrics for s in told.learners], told.plan, memory=memory):
+                 [_learner(status, is_over) for status in files.learners])  # fmt: skip
+    _print_metrics(files.learners)
+    if speed := speed_line([s.metrics for s in files.learners], files.plan, memory=memory):
         output.items(speed)
 
 
@@ -111,12 +111,12 @@ def _percent(share: float) -> str:
     return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{percent:.1g} %"
 
 
-def server_line(told: Told) -> str:
+def server_line(files: TrainingFiles) -> str:
     """Return the solver, the shards' nodes, how often learners push and how far they may drift."""
-    if (server := told.plan.parameter_server) is None:
+    if (server := files.plan.parameter_server) is None:
         return ""
-    homes = _shard_nodes(told)
-    hosts = {status.rank: status.host for status in told.servers}
+    homes = _shard_nodes(files)
+    hosts = {status.rank: status.host for status in files.servers}
     where = ", ".join(hosts.get(node) or f"node {node}" for node in dict.fromkeys(homes))
     pushes = f"push every {_batches(server.push_every)}"
     if server.pull_every != server.push_every:
@@ -137,23 +137,23 @@ def _drift(server: ParameterServer) -> str:
         "all wait for one another")  # fmt: skip
 
 
-def _shard_nodes(told: Told) -> list[int]:
+def _shard_nodes(files: TrainingFiles) -> list[int]:
     """Return the node of each shard: as planned, or its new node after the loss of one."""
-    planned = told.plan.parameter_server
-    return told.homes.shard_nodes if told.homes else planned.shard_nodes if planned else []
+    planned = files.plan.parameter_server
+    return files.homes.shard_nodes if files.homes else planned.shard_nodes if planned else []
 
 
-def print_servers(told: Told, is_over: bool) -> None:
+def print_servers(files: TrainingFiles, is_over: bool) -> None:
     """Print a row for each learner's pushes, and one for each node's server."""
-    if any(PUSHES_PER_S in status.metrics for status in told.learners):
+    if any(PUSHES_PER_S in status.metrics for status in files.learners):
         output.line()
         output.table(["learner", "batches", "pushes/s", "staleness", "waits", "restarts"],
-                     [_pushes(status) for status in told.learners])  # fmt: skip
-        if not is_over and (speed := rates(told.learners, told.plan)):
+                     [_pushes(status) for status in files.learners])  # fmt: skip
+        if not is_over and (speed := rates(files.learners, files.plan)):
             output.line(speed)
-    if told.servers:
-        lost = told.homes.lost_nodes if told.homes else []
-        rows = [_server(each, _shard_nodes(told), lost, is_over) for each in told.servers]
+    if files.servers:
+        lost = files.homes.lost_nodes if files.homes else []
+        rows = [_server(each, _shard_nodes(files), lost, is_over) for each in files.servers]
         output.line()
         output.table(["server", "host", "state", "primary of", "heartbeat"], rows)
 

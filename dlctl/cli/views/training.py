@@ -33,9 +33,9 @@ _LAST_LINES = 5
 
 def print_story(details: Details) -> None:
     """Print as much as one screen holds."""
-    record, told = details.record, details.told
-    verdict, learners = verdict_fields(details), told.learners if told else []
-    speed = speed_line([s.metrics for s in learners], told.plan) if told else ""
+    record, files = details.record, details.files
+    verdict, learners = verdict_fields(details), files.learners if files else []
+    speed = speed_line([s.metrics for s in learners], files.plan) if files else ""
     left = details.insight.left if details.insight else None
     by_state = Counter(str(status.state) for status in learners).most_common()
     story = {
@@ -65,8 +65,8 @@ def print_story(details: Details) -> None:
 
 def print_details(details: Details) -> None:
     """Print all that is known."""
-    record, told = details.record, details.told
-    plan, learners = (told.plan, told.learners) if told else (None, [])
+    record, files = details.record, details.files
+    plan, learners = (files.plan, files.learners) if files else (None, [])
     weights, created_at = plan and plan.weights, unix_seconds(record.created_at)
     output.fields({
         "training": record.training_id, "name": record.name, "state": record.state_in_words,
@@ -77,10 +77,10 @@ def print_details(details: Details) -> None:
         and time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(created_at)),
         "folder": record.folder, "job directory": record.job_dir,
         "asked": plan and _asked(plan),
-        "learners": _per_attempt(told.attempts if told else []),
+        "learners": _per_attempt(files.attempts if files else []),
         "new code": "; ".join(f"from attempt {each.attempt} on: {several(each.code_changes)}"
-                              for each in (told.attempts if told else []) if each.code_changes),
-        "parameter server": server_line(told) if told else "",
+                              for each in (files.attempts if files else []) if each.code_changes),
+        "parameter server": server_line(files) if files else "",
         "runs": plan and (plan.framework.command or f"{plan.framework.job} (built-in loop)"),
         "model": plan and plan.model,
         "starts from": weights and f"{weights.path} of {weights.model}",
@@ -89,12 +89,12 @@ def print_details(details: Details) -> None:
     })  # fmt: skip
     for text in _warnings(details):
         output.warn(text)
-    if told and learners:
+    if files and learners:
         busy = details.insight.utilisation if details.insight else []
         sampled = any("of memory" in sentence for sentence in busy)
-        print_learners(told, record.state.final, memory=not sampled)
-    if told and told.plan.parameter_server:
-        print_servers(told, record.state.final)
+        print_learners(files, record.state.final, memory=not sampled)
+    if files and files.plan.parameter_server:
+        print_servers(files, record.state.final)
     if answers := _answers(details):
         output.line()
         output.fields(answers)
@@ -117,12 +117,12 @@ def _warnings(details: Details) -> list[str]:
 
     What the hint says anyway is left out: which line of which file keeps a file from being sent.
     """
-    if (told := details.told) is None:
+    if (files := details.files) is None:
         return []
-    lacks, hint = told.plan.not_in_this_version, details.record.hint
+    lacks, hint = files.plan.not_in_this_version, details.record.hint
     return [
         *(text for text in lacks if (text.partition(": ")[2] or text) not in hint),
-        *(f"learner {status.rank}: {status.reason}" for status in told.learners
+        *(f"learner {status.rank}: {status.reason}" for status in files.learners
           if status.state is State.TRAINING and status.reason and not details.record.state.final),
     ]  # fmt: skip
 
@@ -177,7 +177,7 @@ def _answers(details: Details) -> dict[str, str]:
 
 
 def _orders(details: Details) -> dict[str, str]:
-    return {"orders": "; ".join(map(str, details.told.orders if details.told else []))}
+    return {"orders": "; ".join(map(str, details.files.orders if details.files else []))}
 
 
 def _asked(plan: Plan) -> str:
@@ -214,7 +214,7 @@ def _per_attempt(attempts: list[Attempt]) -> str:
 
 def verdict_fields(details: Details) -> dict[str, str]:
     """Return the fields of the newest attempt's verdict, empty ones included."""
-    verdict = details.told.verdict if details.told else None
+    verdict = details.files.verdict if details.files else None
     evidence, action = (verdict.evidence, verdict.action) if verdict else (None, None)
     return {
         "kind": verdict.kind if verdict else "",
@@ -257,7 +257,7 @@ def _next(action: Action, now: float) -> str:
 
 
 def _at_fault(details: Details) -> Evidence | None:
-    verdict = details.told.verdict if details.told else None
+    verdict = details.files.verdict if details.files else None
     return verdict.evidence if verdict else None
 
 
@@ -269,7 +269,7 @@ def _last_lines(details: Details, most: int | None = None) -> list[str]:
     """
     evidence = _at_fault(details)
     words: Sequence[str] = shorten(evidence.last_lines) if evidence else ()
-    words = words or (details.told.job_output if details.told else ())
+    words = words or (details.files.job_output if details.files else ())
     if not words:
         return []
     columns = _columns() if most else None

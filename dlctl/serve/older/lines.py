@@ -17,7 +17,7 @@ from dlctl.series.merged import Entry, by_group
 from dlctl.serve.follow import LogSource, MetricsSource
 from dlctl.serve.operations import Call, answer
 from dlctl.serve.problems import NotFound
-from dlctl.service.bringing import measured
+from dlctl.service.fetching import measured
 from dlctl.web.connections import until_left
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from dlctl.serve.problems import NotFound
 from dlctl.serve.results import BYTES, CONTENT, archive
 from dlctl.serve.trainings import New, send
 from dlctl.serve.uploads import MANIFEST, folder_of
-from dlctl.service.bringing import measured
+from dlctl.service.fetching import measured
 
 if TYPE_CHECKING:
     from starlette.responses import Response

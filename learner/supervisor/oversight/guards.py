@@ -19,7 +19,7 @@ from learner.job.guards import Guards, read_stopped, write_stopped
 from learner.job.outcome import Outcome
 from learner.rehearsal.drill import halt_is_due
 from learner.supervisor.control import EndRequest
-from learner.supervisor.oversight.plateau import PlateauWatch, Told
+from learner.supervisor.oversight.plateau import FoundPlateau, PlateauWatch
 
 LOOK_S = 1.0
 STOP_GRACE_S = 10.0
@@ -40,7 +40,7 @@ class Overseer:
         job_dir: Path,
         attempt: int,
         clock: Callable[[], float] = time.time,
-        tell: Callable[[Told], None] = lambda _: None,
+        tell: Callable[[FoundPlateau], None] = lambda _: None,
     ) -> None:
         rules = plan.stop or StopRules()
         self._tested = rules.plateau if rules.plateau and not rules.plateau.patience else None

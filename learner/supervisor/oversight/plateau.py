@@ -16,7 +16,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Plateau as Rule
 from dlctl.contract.ground.follow import LineFollower, Position
-from dlctl.contract.measured.judged import RATE_NAMES, Key, is_better_lower, judged, key_of
+from dlctl.contract.measured.judged_series import RATE_NAMES, Key, is_better_lower, judged, key_of
 from dlctl.contract.measured.rates import Rates
 from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source, parse_line
 from learner.job.metrics import MetricsFile
@@ -89,7 +89,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Told:
+class FoundPlateau:
     """A plateau that was told."""
 
     key: Key
@@ -103,7 +103,7 @@ class Told:
         return f"{self.key.shown} has hardly improved since step {self.plateau.since_step:.0f}"
 
 
-class Watch:
+class PlateauFinder:
     """Takes lines of metrics in their order and finds plateaus. Pure.
 
     Args:
@@ -151,7 +151,7 @@ class Watch:
             if key.shown == line.texts.get("metric") and curve.points[-1][0] >= line.step:
                 self._told[key] = (line.step, self._sign(key) * level + margin)
 
-    def look(self) -> Told | None:
+    def look(self) -> FoundPlateau | None:
         """Return the plateau that the judged curve is on, unless it was told before."""
         key = min(self._curves, default=None) if self._wanted else judged(self._curves)
         if key is None:
@@ -166,9 +166,9 @@ class Watch:
         if found is None:
             return None
         self._told[key] = (found.since_step, found.level + found.margin)
-        return Told(key, found, self._newest)
+        return FoundPlateau(key, found, self._newest)
 
-    def line(self, told: Told) -> MetricsLine:
+    def line(self, told: FoundPlateau) -> MetricsLine:
         """Return the event of a plateau."""
         found, sign = told.plateau, self._sign(told.key)
         values: dict[str, float | None] = {
@@ -224,7 +224,7 @@ class PlateauWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._watch = Watch(rule.metric, rule.better) if rule else Watch()
+        self._watch = PlateauFinder(rule.metric, rule.better) if rule else PlateauFinder()
         self._began_at = clock()
         self._look_at = self._began_at + SOONEST_S
         self._files = [
@@ -238,7 +238,7 @@ class PlateauWatch:
             job_dir / contract.metrics_file(attempt, 0, Source.JOB), warn=lambda _: None
         )
 
-    def look(self) -> Told | None:
+    def look(self) -> FoundPlateau | None:
         """Return a plateau that was not told before, once it is in the metrics."""
         now = self._clock()
         if now < self._look_at or not self._files:
@@ -255,7 +255,7 @@ class PlateauWatch:
             if self._read(self._clock() + _LAST_READ_S) and (told := self._watch.look()):
                 self._output.add(self._watch.line(told))
 
-    def _look(self, now: float) -> Told | None:
+    def _look(self, now: float) -> FoundPlateau | None:
         caught_up = self._read(now + _READ_S)
         pause_s = min(LOOK_EVERY_S, max(SOONEST_S, (now - self._began_at) / 10))
         self._look_at = self._clock() + (pause_s if caught_up else 1.0)

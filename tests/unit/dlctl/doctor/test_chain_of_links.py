@@ -9,7 +9,7 @@ from login_side import make_record, make_site
 
 from dlctl.doctor.at_site import check_at_site, check_root
 from dlctl.doctor.chain import Chain
-from dlctl.doctor.here import _record
+from dlctl.doctor.local_checks import _record
 from dlctl.doctor.network import add_clock, check_shell, check_way
 from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
 from dlctl.lifecycle.session import open_session

@@ -11,7 +11,7 @@ from dlctl.contract import State
 from dlctl.doctor.bundle import redact_all, write_bundle
 from dlctl.doctor.chain import Chain, Link
 from dlctl.doctor.examine import Examined
-from dlctl.doctor.judged import Job, check_chaining, judge_job
+from dlctl.doctor.job_checks import Job, check_chaining, judge_job
 from dlctl.errors import ResultsError
 from dlctl.sites.files import save_site
 

@@ -13,7 +13,7 @@ from wheels import make_node_python
 from dlctl.doctor.at_site import check_at_site, check_environment, check_scheduler, node_script
 from dlctl.doctor.chain import Chain, Link
 from dlctl.doctor.examine import examine
-from dlctl.doctor.here import check_machine
+from dlctl.doctor.local_checks import check_machine
 from dlctl.errors import ConnectError, SiteError
 from dlctl.lifecycle.session import open_session
 from dlctl.site_admin.actions import add_site, parse_target

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from dlctl.contract.measured.judged import is_better_lower, judged
+from dlctl.contract.measured.judged_series import is_better_lower, judged
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.contract.plan import Resources
 from dlctl.series.answers import Known, Saved, answers, found_events

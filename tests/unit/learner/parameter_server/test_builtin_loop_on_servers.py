@@ -737,12 +737,12 @@ def test_a_starting_learner_waits_for_an_unreachable_file_system(monkeypatch, tm
         return fail(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    seat = SimpleNamespace(directory=tmp_path, attempt=1)
+    context = SimpleNamespace(directory=tmp_path, attempt=1)
     if away == "for a moment":
-        assert not has_begun(seat, 60) and len(asked) == 3
+        assert not has_begun(context, 60) and len(asked) == 3
     else:
         with pytest.raises(UserFault, match=r"parameters.json can't be read for 0.1 s: .*tale"):
-            has_begun(seat, 0.1)
+            has_begun(context, 0.1)
 
 
 STEP_LR = "from torch.optim.lr_scheduler import StepLR as step_lr"

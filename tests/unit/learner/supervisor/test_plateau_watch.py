@@ -21,7 +21,7 @@ from dlctl.contract.measured.trend import slope, trend
 from dlctl.contract.metrics import EventKind, MetricsLine, Source, parse_line
 from learner.supervisor.oversight import plateau
 from learner.supervisor.oversight.guards import Overseer
-from learner.supervisor.oversight.plateau import PlateauWatch, Watch
+from learner.supervisor.oversight.plateau import PlateauFinder, PlateauWatch
 from learner.supervisor.oversight.standstill import LEAST, find_plateau
 
 
@@ -92,7 +92,7 @@ def test_a_changed_rate_begins_anew(training):
 
 
 def test_the_newest_step_is_that_of_all_sources():
-    watch = Watch()
+    watch = PlateauFinder()
     watch.add(Source.PROGRAM, MetricsLine(80, values={"loss": 1.0}))
     watch.add(Source.LOG, MetricsLine(3, values={"memory": 1.0}))  # it is read afterwards
     for step in range(81, 101):
@@ -116,7 +116,7 @@ def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
 
 @pytest.mark.slow
 def test_a_million_points_cost_little_memory_and_hide_no_trend():
-    watch, draw = Watch(), random.Random(3)
+    watch, draw = PlateauFinder(), random.Random(3)
     for step in range(100_000):
         loss = 2 - step / 100_000 + draw.gauss(0, 0.5)
         watch.add(Source.PROGRAM, MetricsLine(step, 1, 1.0, {"loss": loss}))
@@ -160,7 +160,7 @@ ODD = [1.0, 1.7e308, -1.7e308, 5e-324, 0.0, None, 10**300, 10**400]
 )
 def test_any_line_is_survived_and_each_event_can_be_written(lines):
     """An error here would end the supervisor."""
-    watch = Watch()
+    watch = PlateauFinder()
     for i, (step, value, rate, kind) in enumerate(lines):
         found = {"step": step if i % 3 else i, "time": 1.0, "loss": value, "lr": rate}
         text = json.dumps(found | ({"event": "x", "kind": kind} if kind and not i % 7 else {}))
@@ -174,7 +174,7 @@ def test_any_line_is_survived_and_each_event_can_be_written(lines):
 
 
 def test_a_mistake_in_the_watch_ends_no_attempt(training, monkeypatch):
-    monkeypatch.setattr(Watch, "look", lambda _: 1 / 0)
+    monkeypatch.setattr(PlateauFinder, "look", lambda _: 1 / 0)
     training.write([MetricsLine(1, 1, 1.0, {"loss": 1.0})], Source.LOOP)
     assert training.look() is None and training.look() is None
 

@@ -21,7 +21,7 @@ from search.journal.epochs import (
     SNAPSHOT_COMPLETE,
     Holder,
     Lease,
-    Watch,
+    LeaseWatch,
     adopt,
     incarnations,
     log_path,
@@ -50,7 +50,7 @@ def lapse_after(folder: Path, beats: int, lease_s: float = LEASE_S) -> float:
         if (beat := int(now_s / 0.3) + 1) <= beats:
             write_lease(folder, 1, beat=beat)
 
-    wait_for_lapse(Watch(folder, 1, lease_s, clock=lambda: now_s), sleep)
+    wait_for_lapse(LeaseWatch(folder, 1, lease_s, clock=lambda: now_s), sleep)
     return now_s
 
 
@@ -73,7 +73,7 @@ def test_a_process_that_died_here_is_not_waited_for(tmp_path: Path) -> None:
     root = Path(__file__).parents[4]
     environment = os.environ | {"PYTHONPATH": str(root)}
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=environment)
-    wait_for_lapse(Watch(tmp_path, 1, 60.0), lambda _: pytest.fail("it was waited for"))
+    wait_for_lapse(LeaseWatch(tmp_path, 1, 60.0), lambda _: pytest.fail("it was waited for"))
 
 
 def test_a_holder_ends_when_a_successor_has_claimed(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_of_those_that_adopt_an_incarnation_at_once_one_succeeds(tmp_path: Path)
 @pytest.mark.parametrize("state", [LEFT, RETIRED])
 def test_who_ended_in_order_is_not_waited_for(tmp_path: Path, state: str) -> None:
     lease = Lease.claim(tmp_path, 60.0)
-    watch = Watch(tmp_path, 1, 60.0)
+    watch = LeaseWatch(tmp_path, 1, 60.0)
     assert watch.look() == HOLDS
     lease.close(state)
     assert watch.look() == state
@@ -138,7 +138,7 @@ def test_a_holder_that_sees_its_successor_says_that_it_ends(tmp_path: Path) -> N
     first = Lease.claim(tmp_path, LEASE_S)
     second = Lease.claim_after(tmp_path, 1, LEASE_S)
     assert second is not None
-    watch = Watch(tmp_path, 1, 60.0)
+    watch = LeaseWatch(tmp_path, 1, 60.0)
     end = time.monotonic() + 60
     while watch.look() == HOLDS:
         assert time.monotonic() < end
@@ -184,7 +184,7 @@ def test_a_log_whose_holder_may_still_acknowledge_is_not_read(
 ) -> None:
     log(tmp_path, 1, (SNAPSHOT_COMPLETE, b""))
 
-    def acknowledges_meanwhile(watch: Watch) -> None:
+    def acknowledges_meanwhile(watch: LeaseWatch) -> None:
         log(tmp_path, watch.incarnation, (SNAPSHOT_COMPLETE, b""), (1, b"acknowledged"))
 
     monkeypatch.setattr(epochs, "wait_for_lapse", acknowledges_meanwhile)

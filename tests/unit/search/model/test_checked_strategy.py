@@ -10,7 +10,7 @@ import pytest
 
 from dlctl.contract import search as files
 from search.model.strategy import CheckedStrategy, StrategyError
-from search.strategies import Told, Trial
+from search.strategies import Trial, TrialResult
 
 STRATEGIES = """
 class Plain:
@@ -72,4 +72,4 @@ def test_a_strategy_needs_no_more_than_ask_and_tell() -> None:
     assert plain.ask(2) == [{"x": [1, 2]}] * 2, "as it will be read from the log"
     assert plain.report(trial, 1, 0.5), "each trial goes on"
     with pytest.raises(StrategyError, match="can't be told a result: KeyError: 'no generation 7'"):
-        plain.tell(trial, Told(0.5, {}))
+        plain.tell(trial, TrialResult(0.5, {}))

@@ -9,7 +9,7 @@ import pytest
 
 from dlctl.contract import search as contract
 from dlctl.contract.search import Parameter, Spec, Task
-from search.strategies import _OURS, NAMES, Proposal, Space, Told, Trial, make_strategy
+from search.strategies import _OURS, NAMES, Proposal, Space, Trial, TrialResult, make_strategy
 from search.strategies.space import value_at
 
 SPACE = [
@@ -34,7 +34,7 @@ def best_of(strategy, trials, batch=4):
         points = strategy.ask(batch)
         for number, point in enumerate(points, first):
             best = min(best, height(point))
-            strategy.tell(Trial(number, point), Told(height(point)))
+            strategy.tell(Trial(number, point), TrialResult(height(point)))
     return best
 
 
@@ -132,7 +132,7 @@ def train_population(strategy, rounds, population):
         point, parent = (each.point, each.parent) if isinstance(each, Proposal) else (each, None)
         begin = 1.0 if parent is None else left[parent]
         left[number] = begin * (0.5 + min(0.5, abs(math.log10(point["rate"] / 1e-2))))
-        strategy.tell(Trial(number, point, parent), Told(left[number]))
+        strategy.tell(Trial(number, point, parent), TrialResult(left[number]))
         lasts[number % population] = left[number]
     return sorted(lasts.values())
 
@@ -150,10 +150,10 @@ def test_a_member_of_a_population_waits_for_its_own_trial_only():
     population = make_strategy(spec("pbt", population=3))
     points = population.ask(5)
     assert len(points) == 3 and population.ask(1) == []
-    population.tell(Trial(1, points[1]), Told(0.5))
+    population.tell(Trial(1, points[1]), TrialResult(0.5))
     (goes_on,) = population.ask(5)
     assert goes_on == Proposal(points[1], 1)
-    population.tell(Trial(3, goes_on.point, 1), Told(None))
+    population.tell(Trial(3, goes_on.point, 1), TrialResult(None))
     (anew,) = population.ask(1)
     assert not isinstance(anew, Proposal), "a failed trial left nothing to go on from"
 
@@ -162,7 +162,7 @@ def test_the_worst_member_of_a_population_goes_on_from_the_best():
     population = make_strategy(spec("pbt", population=4, share=0.25, resample=0.0))
     points = population.ask(4)
     for number, value in enumerate((0.1, 0.2, 0.3, 0.9)):
-        population.tell(Trial(number, points[number]), Told(value))
+        population.tell(Trial(number, points[number]), TrialResult(value))
     proposals = population.ask(4)
     assert [each.parent for each in proposals] == [0, 1, 2, 0]
     assert proposals[0].point == points[0] and proposals[3].point != points[0]
