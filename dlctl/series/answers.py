@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import NormalDist, median
 from typing import Any
 
@@ -187,10 +188,11 @@ def _plateau(run: Run, known: Known) -> _Found:
             evidence,
         )
     newest = recent[-max(_LEAST, len(recent) // 4) :][-_WINDOW:]
-    gain = slope(newest) * (-1000 if is_better_lower(curve.key.name) else 1000)
-    if gain > 0:
-        text = f"No: {name} still gets better, by {_number(gain)} in 1,000 steps."
-        return GOOD, text, evidence
+    sign = -1 if is_better_lower(curve.key.name) else 1
+    gain = sign * slope(newest) * (newest[-1][0] - newest[0][0])
+    if gain > 0 and sign * trend([value for _, value in newest]) > _SURE:
+        over = f"over the newest {len(newest)} values"
+        return GOOD, f"No: {name} still gets better, by {_number(gain)} {over}.", evidence
     return GOOD, f"No plateau of {name} has been found.", evidence
 
 
@@ -310,7 +312,9 @@ def _stable(run: Run, _: Known) -> _Found:
     if z > _SURE and moved > 2 * wiggle and moved > 0.1 * abs(middle):
         text = f"No, it diverges: {name} got worse by {_number(moved)} over {len(values)} values."
         return BAD, text, evidence
-    if share > 0.25:
+    steps = [b - a for a, b in pairwise(values)]
+    turns = sum(before * after < 0 for before, after in pairwise(steps))
+    if share > 0.25 and turns > len(values) / 3:
         text = f"It oscillates: {name} varies by {varies} between neighbouring values."
         return NOTE, text, evidence
     return GOOD, f"Yes: {name} varies by {varies} between neighbours{peak}.", evidence

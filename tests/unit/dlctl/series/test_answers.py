@@ -44,6 +44,7 @@ def told(key, run, **known):
     return found[key].state, found[key].text
 
 
+FALLING = [0.402, 0.158, 0.147, 0.135, 0.095, 0.026, 0.011, 0.0062, 0.0037, 0.0029, 0.0023, 0.0017]
 RISING = [0.1 + 0.8 * (1 - math.exp(-i / 20)) for i in range(40)]
 
 
@@ -133,8 +134,15 @@ def test_the_pace_of_what_still_gets_better_is_that_of_the_values_tested():
     fallen = [0.71 - 0.001 * i for i in range(8)]  # the newest few fall, their quarter rises
     state, text = told("plateau", run_of(*accuracy(rising + fallen, per=1)))
     assert (state, text) == (
-        "good", "No: validation accuracy still gets better, by 6.408 in 1,000 steps.",
+        "good", "No: validation accuracy still gets better, by 0.1218 over the newest 20 values.",
     )  # fmt: skip
+
+
+def test_a_curve_whose_newest_values_only_vary_does_not_get_better():
+    newest = [0.9889, 0.9917, 0.9889, 0.9861, 0.9889, 0.9889, 0.9889001, 0.98890015] * 2
+    assert told("plateau", run_of(*accuracy([*RISING, *newest])))[1] == (
+        "No plateau of validation accuracy has been found."
+    )
 
 
 def test_a_new_learning_rate_begins_anew():
@@ -178,6 +186,7 @@ def test_changes_of_the_learning_rate_and_what_they_did():
     [
         ([1 / (i + 1) + DRAW.gauss(0, 1e-4) for i in range(80)], "good", "Yes: loss varies"),
         ([1 + 0.8 * (-1) ** i for i in range(80)], "note", "It oscillates"),
+        (FALLING, "good", "Yes: loss varies"),
         ([1 + 0.05 * i + DRAW.gauss(0, 0.05) for i in range(80)], "bad", "No, it diverges"),
         ([1.0] * 20 + [math.nan] * 3, "bad", "No: loss is not a number since step 210"),
         (
