@@ -52,7 +52,7 @@ def fetch(
     ),
     training_ids: list[str] = IDS, *, wanted: Filter,
     to: Path | None = typer.Option(
-        None, "--to", help="Target folder, of several trainings a folder with one for each; "
+        None, "--to", help="Target folder, with a folder for each of several trainings; "
         "./results/<training id> by default.",
     ),
     include: list[str] = typer.Option(

@@ -6,12 +6,13 @@ import errno
 import importlib
 import io
 import os
+import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -126,8 +127,33 @@ class _Imported(Mapping[str, Any]):
         return _made(_PLACES[name])
 
 
+_TYPES = {
+    "<str>": "TEXT", "<list[str]>": "TEXT", "<path>": "PATH", "<int>": "N", "<int range>": "N",
+    "<float>": "X", "<float range>": "X",
+}  # fmt: skip
+
+
+def _type_name(display: Callable[[Any], str] | None, ctx: Any) -> str:
+    """Return the word for an option's type; an argument has its name."""
+    shown = display(ctx) if display else ""
+    return _TYPES.get(shown, shown)
+
+
 class _Command(TyperCommand):
     context_class = _Context
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        for each in cast("list[Any]", self.params):  # help has words for Python's types
+            is_argument = each.param_type_name == "argument"
+            each.display_type = partial(_type_name, None if is_argument else each.display_type)
+            each.metavar = each.metavar or (each.name.upper() if is_argument else None)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the arguments as `NAME [ID]...`, where typer has `{NAME} [[ID]]...`."""
+        pieces = [re.sub(r"[{}]|(?<=\[)\[|\](?=\])", "", each)
+                  for each in super().collect_usage_pieces(ctx)]  # fmt: skip
+        return [each.replace("…...", "…") for each in pieces]
 
     def invoke(self, ctx: Any) -> object:
         """Run the command; show what makes no sense as a wrong option, with its usage."""

@@ -45,8 +45,8 @@ def list_(
     *, wanted: Filter,
     watch: bool = typer.Option(
         False, "--watch", "-w",
-        help="Keep the table new until q or Ctrl-C; a pipe gets a line for each change, until all "
-        "have ended.",
+        help="Keep the table up to date until q or Ctrl-C; a pipe gets a line for each change, "
+        "until all have ended.",
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip

@@ -166,7 +166,8 @@ def doctor(
 ) -> None:  # fmt: skip
     """Test each link from here to the learners.
 
-    It says what to fix. What hangs on a broken link is skipped. Exit code 4 if a link is broken.
+    It says what to fix, and skips the tests that need a broken link. Exit code 4 if a link is
+    broken.
 
     Example: dlctl doctor mycluster --deep
     """

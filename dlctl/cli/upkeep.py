@@ -95,8 +95,8 @@ def prune(
 ) -> None:  # fmt: skip
     """Remove trainings that ended long ago; asks first.
 
-    So goes what no training at the site uses any more. A training that may still run or go on
-    stays.
+    It also removes what no training at the site uses any more. A training that may still run or go
+    on stays.
 
     Example: dlctl prune mycluster --older-than 30d --keep-results
     """

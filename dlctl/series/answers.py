@@ -260,7 +260,7 @@ def _learning_rate(run: Run, _: Known) -> _Found:
     if not changes:
         first = curves[0].values()[0][1]
         if not math.isclose(first, now, rel_tol=1e-9):
-            text = f"It changes little by little, from {_number(first)} to {_number(now)} by now."
+            text = f"It changes gradually, from {_number(first)} to {_number(now)} by now."
             return NOTE, text, {"first": first, "now": now, "changes": []}
         return NOTE, f"No, it is {_number(now)} from the beginning.", {"now": now, "changes": []}
     last = changes[-1]

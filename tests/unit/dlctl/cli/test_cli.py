@@ -58,6 +58,12 @@ def test_the_whole_help_is_one_screen_in_groups(dlctl):
     assert not [line for line in lines if line.endswith("...") or line.startswith("   " * 8)]
     text = dlctl("submit", "--help", ok=True).stdout
     assert "Example: dlctl submit" in text and "\x1b" not in text
+    assert "--learners N  " in text and "--memory TEXT  " in text
+    usage = {name: dlctl(*name.split(), "-h", ok=True).stdout.splitlines()[0]
+             for name in ("tune", "fetch", "sites add", "init")}  # fmt: skip
+    assert [line.partition("[OPTIONS] ")[2] for line in usage.values()] == [
+        "[ID] NAME=VALUE…", "[WHAT] [ID]...", "NAME USER@HOST", "FOLDER",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new"), [

@@ -177,7 +177,7 @@ def test_changes_of_the_learning_rate_and_what_they_did():
         "Yes, once, last at step 200 from 0.1 to 0.01: validation accuracy went from 0.5 to 0.8."
     )
     falling = curve("learning_rate", [0.1 * 0.99**i for i in range(50)])
-    assert told("learning_rate", run_of(*falling))[1].startswith("It changes little by little")
+    assert told("learning_rate", run_of(*falling))[1].startswith("It changes gradually")
     assert told("learning_rate", run_of(*curve("learning_rate", [0.1] * 5)))[1].startswith("No, it")
 
 
