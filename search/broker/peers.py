@@ -134,12 +134,12 @@ class Peers:
         lender = read_endpoint(self._job_dir, self._lender) if self._lender else None
         if lender is not None and await self._borrow_from(lender, want, idle):
             return True
-        asked = {self._lender}
+        peer_names = {self._lender}
         for _ in range(_MOST_ASKED):
             peer = await self._find_peer()
-            if peer is None or peer.name in asked:
+            if peer is None or peer.name in peer_names:
                 continue
-            asked.add(peer.name)
+            peer_names.add(peer.name)
             if await self._borrow_from(peer, want, idle):
                 self._lender = peer.name
                 return True
