@@ -24,7 +24,7 @@ from psrv.transport.base import DisconnectedError, Frame, Kind, Purpose, Refused
 from psrv.transport.tcp import Connection
 
 _DIAL_AGAIN_S, _LONGEST_DIAL_S = 0.05, 1.0
-_SAID_AFTER_S = 2.0
+_LASTING_S = 2.0
 """An outage shorter than this is not logged. Neither are servers that end at the same time, one of
 which sees the end of the training first."""
 AHEAD = 16
@@ -75,10 +75,10 @@ class ReconnectingConnection(ABC):
                 self.use(connection)
             except (DisconnectedError, RefusedError) as error:
                 now = time.monotonic()
-                if now - opened_at >= _SAID_AFTER_S:  # it has lasted, and does not flap
+                if now - opened_at >= _LASTING_S:  # it has lasted, and does not flap
                     naps_s, without_since = naps(_DIAL_AGAIN_S, _LONGEST_DIAL_S), None
                 without_since = without_since or now
-                long = now - without_since >= _SAID_AFTER_S or isinstance(error, RefusedError)
+                long = now - without_since >= _LASTING_S or isinstance(error, RefusedError)
                 if long and not self._stopped.is_set():
                     self._say(error.message)
             finally:

@@ -209,9 +209,9 @@ def ended_of(accepted: Any) -> Ended:
 
 
 LOOK_S = 2.0
-_TOLD_S = 15.0
+_BROKER_SILENCE_S = 15.0
 """A broker tells every second; one that told earlier than this ago is gone."""
-_SEEN_S = 75.0
+_WORKER_SILENCE_S = 75.0
 """A worker without a task calls at least once a minute."""
 
 
@@ -239,6 +239,6 @@ def workers_there(job_dir: Path, now: float) -> set[str]:
     found = set()
     for path in (job_dir / names.BROKERS).glob(f"*/{names.BROKER_STATUS}"):
         status = contract.readable_record(names.BrokerStatus, path)
-        if status is not None and now - status.time < _TOLD_S:
-            found |= {each.name for each in status.workers if each.seen_s_ago < _SEEN_S}
+        if status is not None and now - status.time < _BROKER_SILENCE_S:
+            found |= {each.name for each in status.workers if each.seen_s_ago < _WORKER_SILENCE_S}
     return found

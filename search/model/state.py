@@ -17,7 +17,7 @@ from search.strategies import Proposal, Strategy, Trial, TrialResult
 
 _HOUR_S = 3600.0
 _MOST_ERROR = 1000
-_MOST_TOLD = 300
+_LONGEST_ERROR = 300
 ASK, TELL, REPORT = "ask", "tell", "report"
 GIVE_UP = "give_up"
 
@@ -163,8 +163,8 @@ class Search:
         self._log.write({"event": GIVE_UP, "time": self._clock(), **self._used()})
         number = self._last_failure["number"]
         error = " ".join(self._last_failure["error"].split())
-        if len(error) > _MOST_TOLD:
-            error = f"{error[: _MOST_TOLD // 2]} … {error[-_MOST_TOLD // 2 :]}"
+        if len(error) > _LONGEST_ERROR:
+            error = f"{error[: _LONGEST_ERROR // 2]} … {error[-_LONGEST_ERROR // 2 :]}"
         have = "1 trial has" if self.failed == 1 else f"{self.failed} trials have"
         raise HopelessError(
             f"{have} failed, and none has ended well; the newest, trial {number}: {error}",
