@@ -50,13 +50,13 @@ def _kill_one(kind: str, folder: Path, first: int, chance: random.Random) -> int
     if pid == 0:
         _learn(kind, folder, first, write_end)
     os.close(write_end)
-    with os.fdopen(read_end, "rb", buffering=0) as said:
-        began, lines = time.monotonic(), [said.readline() for _ in range(_SAVES_BEFORE)]
+    with os.fdopen(read_end, "rb", buffering=0) as pipe:
+        began, lines = time.monotonic(), [pipe.readline() for _ in range(_SAVES_BEFORE)]
         each_s = (time.monotonic() - began) / _SAVES_BEFORE
         time.sleep(chance.random() * min(each_s, 0.5))
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        lines += said.readlines()
+        lines += pipe.readlines()
     return max((int(line) for line in lines if line.endswith(b"\n")), default=0)
 
 

@@ -72,9 +72,9 @@ class Followed:
         proxy = client.folder / "proxy.py"
         proxy.write_text(_PROXY)
         config = client.folder / "ssh_config"
-        told = client.cluster.ssh_config.read_text().rstrip()
+        text = client.cluster.ssh_config.read_text().rstrip()
         command = f"{sys.executable} {proxy} %h %p {self._count}"
-        config.write_text(f"{told}\n  ProxyCommand {command}\n")
+        config.write_text(f"{text}\n  ProxyCommand {command}\n")
         self._env = client.env | {"DLCTL_SSH_CONFIG": str(config), "PYTHONUNBUFFERED": "1"}
         self._ssh = ["ssh", "-F", str(config), client.cluster.host]
 
@@ -179,9 +179,9 @@ def list_many(client: Client, count: int) -> tuple[Callable[[], float], Callable
         f" --comment=dlctl:{contract.token(name, 1)} --ntasks=2 --time=10 -o /dev/null --wrap true"
         for name in names
     )
-    code, _, said = client.cluster.run(script)
+    code, _, errors = client.cluster.run(script)
     if code:
-        raise RuntimeError(said)
+        raise RuntimeError(errors)
     for name in names:
         store.add(_copy(record, name))
     return lambda: client.dlctl("list"), lambda: client.ssh("squeue")

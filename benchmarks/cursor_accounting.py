@@ -62,15 +62,16 @@ class Account:
 
 def settle(state: CursorState, history: Iterable[Chunk]) -> dict[str, int]:
     """Compare a history with what a cursor says was done."""
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for chunk in history:
         first = chunk.pass_number * state.samples
-        seen.update(range(first + chunk.start, first + chunk.stop))
+        counts.update(range(first + chunk.start, first + chunk.stop))
     undone = {position for part in state.undone for position in range(*part)}
     expected = Counter(position for position in range(state.next) if position not in undone)
     finished = min([state.next, *undone]) // state.samples
-    return {"passes_finished": finished, "samples_in_history": seen.total(),
-            "missing": (expected - seen).total(), "twice": (seen - expected).total()}  # fmt: skip
+    return {"passes_finished": finished, "samples_in_history": counts.total(),
+            "missing": (expected - counts).total(),
+            "twice": (counts - expected).total()}  # fmt: skip
 
 
 def file_learner(path: str, journals: str, size: str) -> None:

@@ -34,10 +34,10 @@ class Digits:
         """
         (self.code / "manifest.yml").write_text(json.dumps(manifest))  # JSON is YAML
         submitted = json.loads(self._dlctl("submit", "--json"))
-        said = self._dlctl("logs", "--follow", submitted["training_id"])
+        log = self._dlctl("logs", "--follow", submitted["training_id"])
         state = json.loads(self._dlctl("status", "--json", submitted["training_id"]))["state"]
         if state != "COMPLETED":
-            raise RuntimeError(f"{submitted['training_id']} is {state}: {said[-3000:]}")
+            raise RuntimeError(f"{submitted['training_id']} is {state}: {log[-3000:]}")
         return Path(submitted["job_dir"])
 
     def _dlctl(self, *arguments: str) -> str:

@@ -77,9 +77,9 @@ def _on_nodes(counts: Rounds) -> Iterator[Result]:
             *(f"export {name}={shlex.quote(value)}" for name, value in settings.items()),
             "srun -N 2 --ntasks-per-node=2 --mem=0 --mpi=pmix " + shlex.join(learner),
         ])  # fmt: skip
-        exit_code, said, errors = cluster.run(script, timeout_s=600)
+        exit_code, output, errors = cluster.run(script, timeout_s=600)
         if exit_code != 0:
-            raise RuntimeError(f"srun: exit code {exit_code}: {errors[-3000:]} {said[-1000:]}")
+            raise RuntimeError(f"srun: exit code {exit_code}: {errors[-3000:]} {output[-1000:]}")
         for line in read_results(cluster.home / "results.jsonl"):
             yield _result(line)
 

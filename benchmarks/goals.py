@@ -19,10 +19,10 @@ class Speed:
     def judge(self, result: Result) -> tuple[str, bool | None]:
         """Return the goal with the measured value, and whether it was met (None: not measured)."""
         text = f"≥ {self.times:g} × {_names(self.against)}"
-        seen = [value for name in self.against if (value := _value(result, name))]
-        if not seen or not result.ours:
+        values = [value for name in self.against if (value := _value(result, name))]
+        if not values or not result.ours:
             return f"{text}: not measured", None
-        speed = result.ours / max(seen) if is_rate(result.unit) else min(seen) / result.ours
+        speed = result.ours / max(values) if is_rate(result.unit) else min(values) / result.ours
         return f"{text}: {speed:.2f}", speed >= self.times
 
 

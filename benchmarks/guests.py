@@ -101,8 +101,8 @@ class Host:
         Raises:
             RuntimeError: it did not stay.
         """
-        said = self._client.folder / "said"
-        with said.open("wb") as file, subprocess.Popen(
+        log = self._client.folder / "said"
+        with log.open("wb") as file, subprocess.Popen(
             dlctl_argv(*words), env=self._client.env, cwd=self._client.work,
             stdin=subprocess.DEVNULL, stdout=file, stderr=file,
         ) as process:  # fmt: skip
@@ -114,7 +114,7 @@ class Host:
                 self._forks.count(_SETTLED_S[self._load])
                 yield
                 if process.poll() is not None:
-                    raise RuntimeError(f"dlctl {' '.join(words)} ended: {said.read_text()[-500:]}")
+                    raise RuntimeError(f"dlctl {' '.join(words)} ended: {log.read_text()[-500:]}")
             finally:
                 process.terminate()
 

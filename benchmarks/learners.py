@@ -44,11 +44,11 @@ class Started:
         except subprocess.TimeoutExpired:
             return -signal.SIGALRM
 
-    def failed(self, seen: str) -> RuntimeError:
+    def failed(self, problem: str) -> RuntimeError:
         """Return an error with what was seen and the last output."""
         self.wait(_LAST_WORDS_S)
-        said = self.output.read_text(errors="replace")[-4000:]
-        return RuntimeError(f"{' '.join(self.argv)}: {seen}: {said}")
+        output = self.output.read_text(errors="replace")[-4000:]
+        return RuntimeError(f"{' '.join(self.argv)}: {problem}: {output}")
 
 
 def run_learners(

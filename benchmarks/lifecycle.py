@@ -52,7 +52,7 @@ class Trainings(Client):
 
     def submit_slow(self, *options: str, **keys: object) -> Path:
         """Submit the training; return its job directory."""
-        asked = {
+        manifest = {
             "name": "slow", "learners": 2, "memory": "768MiB", "time": "10m",
             "framework": {"name": "pytorch", "job": "train.py"},
             "training": {"epochs": 500, "batch_size": 8, "log_every_steps": 1},
@@ -61,7 +61,7 @@ class Trainings(Client):
         work = self.folder / "slow"
         work.mkdir(exist_ok=True)
         (work / "train.py").write_text(_TRAIN)
-        (work / "manifest.yml").write_text(json.dumps(asked))
+        (work / "manifest.yml").write_text(json.dumps(manifest))
         before = set(self._jobs())
         self.work = work
         self.dlctl_in(work, "submit", "manifest.yml", "--site", "testbed", *options)

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from canvas import SPIKES_SEEN  # type: ignore[import-not-found]
+from canvas import VISIBLE_SPIKES  # type: ignore[import-not-found]
 
 from benchmarks.client import Client
 from benchmarks.report import Load, Result
@@ -174,8 +174,8 @@ def _start(browser: Any, folder: Path, runs: int) -> Result:
         "ours": lambda: _dashboard([], folder / "nobody"), "floor": blank,
         "tensorboard": lambda: _tensorboard(empty),
     }  # fmt: skip
-    seen = {name: [paint_s(program) for _ in range(runs)] for name, program in candidates.items()}
-    middle = {name: sorted(values)[len(values) // 2] for name, values in seen.items()}
+    times = {name: [paint_s(program) for _ in range(runs)] for name, program in candidates.items()}
+    middle = {name: sorted(values)[len(values) // 2] for name, values in times.items()}
     return _result("view_start", "s", middle, runs)
 
 
@@ -241,7 +241,7 @@ def _spikes(
         page.goto(_page(url, f"/training/{records[0].training_id}"))
         page.wait_for_selector(".chart canvas")
         page.evaluate(_DRAWN)
-        ours = 100 - page.evaluate(SPIKES_SEEN)
+        ours = 100 - page.evaluate(VISIBLE_SPIKES)
         page.close()
     with _tensorboard(events) as (url, _):
         _until(lambda: _newest(url, "run-0") >= points - 1)
@@ -266,8 +266,8 @@ def _lags_of_page(browser: Any, client: Client, count: int) -> list[float]:
     """Return how long each line took from the job directory of a real job to the page."""
     work = client.folder / "sleeps"
     work.mkdir()
-    asked = {"name": "sleeps", "framework": {"name": "pytorch", "command": "sleep 900"}}
-    (work / "manifest.yml").write_text(json.dumps(asked))
+    manifest = {"name": "sleeps", "framework": {"name": "pytorch", "command": "sleep 900"}}
+    (work / "manifest.yml").write_text(json.dumps(manifest))
     submit = dlctl_argv("submit", "manifest.yml", "--site", "testbed")
     done = subprocess.run(
         submit, cwd=work, env=client.env, check=True, stdout=subprocess.PIPE, text=True
@@ -315,8 +315,8 @@ def _p95(values: Sequence[float]) -> float:
 
 
 def _result(what: str, unit: str, values: dict[str, float], runs: int) -> Result:
-    seen = {name: round(float(value), 3) for name, value in values.items()}
-    return Result(what, unit, seen.pop("ours"), seen.pop("floor"), seen, runs)
+    rounded = {name: round(float(value), 3) for name, value in values.items()}
+    return Result(what, unit, rounded.pop("ours"), rounded.pop("floor"), rounded, runs)
 
 
 # TensorBoard -------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def conditions(packages: Sequence[str], programs: Sequence[Sequence[str]], mpi: 
     `programs` are commands that print their version; `mpi` adds the MPI library.
     """
     versions = ", ".join(f"{name} {_version(name)}" for name in packages)
-    said = [_said(*argv) for argv in programs] + ([_mpi_library()] if mpi else [])
+    outputs = [_output_of(*argv) for argv in programs] + ([_mpi_library()] if mpi else [])
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return "\n".join([
@@ -89,7 +89,7 @@ def conditions(packages: Sequence[str], programs: Sequence[Sequence[str]], mpi: 
         f"- Machine: {_processor()}, {os.cpu_count()} CPUs, {memory_gib:.0f} GiB, "
         f"{platform.system()} {platform.release()}; load at the end (1, 5, 15 min): {load}",
         f"- Python {platform.python_version()}, {versions}",
-        *([f"- {'; '.join(said)}"] if said else []),
+        *([f"- {'; '.join(outputs)}"] if outputs else []),
     ])  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _said(*argv: str) -> str:
+def _output_of(*argv: str) -> str:
     if not shutil.which(argv[0]):
         return f"no {argv[0]}"
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -125,5 +125,5 @@ def _mpi_library() -> str:
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, text=True)  # fmt: skip
-    said = done.stdout.strip().partition("\n")[0].partition(",")[0]
-    return said or "no MPI library"
+    version = done.stdout.strip().partition("\n")[0].partition(",")[0]
+    return version or "no MPI library"

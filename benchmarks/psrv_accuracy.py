@@ -87,9 +87,9 @@ def _cell(
         job_dir = example.train(manifest(learners, epochs, seed, **more))
         metrics = json.loads((job_dir / "results/metrics.json").read_text())
         # If several epochs end together, only the last one is validated.
-        seen = {one["epoch"]: one[_NAME] for one in metrics["history"] if _NAME in one}
-        finals.append(seen[epochs])
-        firsts.append(next((n for n, a in seen.items() if a >= _ACCURACY), epochs + 1))
+        accuracies = {one["epoch"]: one[_NAME] for one in metrics["history"] if _NAME in one}
+        finals.append(accuracies[epochs])
+        firsts.append(next((n for n, a in accuracies.items() if a >= _ACCURACY), epochs + 1))
     first = round(statistics.median(firsts))
     when = f"epoch {first}" if first <= epochs else "never"
     return f"{statistics.median(finals):.1%} ({min(finals):.1%}), {when}"

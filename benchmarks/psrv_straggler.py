@@ -50,9 +50,9 @@ def _time(example: Digits, load: Load, slow: int, more: dict[str, Any]) -> Calla
     seeds = itertools.count(1)
 
     def time_s() -> float:
-        asked = manifest(_LEARNERS[load], _EPOCHS[load], next(seeds), **more)
-        asked["framework"].update(job="slow.py", arguments={"lr": 0.002, "slow": slow})
-        return _time_to_accuracy_s(example.train(asked), _ACCURACY[load])
+        slow_manifest = manifest(_LEARNERS[load], _EPOCHS[load], next(seeds), **more)
+        slow_manifest["framework"].update(job="slow.py", arguments={"lr": 0.002, "slow": slow})
+        return _time_to_accuracy_s(example.train(slow_manifest), _ACCURACY[load])
 
     return time_s
 

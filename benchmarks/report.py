@@ -80,10 +80,11 @@ class Command:
     def time_s(self) -> float:
         """Run it and return the wall-clock time; raise if it fails."""
         start = time.perf_counter()
-        code, said = self._run_on_terminal() if self.on_terminal else self._run_in_pipes()
+        code, output = self._run_on_terminal() if self.on_terminal else self._run_in_pipes()
         elapsed_s = time.perf_counter() - start
         if code != 0:
-            raise RuntimeError(f"{' '.join(self.argv)}: exit code {code}: {said[-2000:].decode()}")
+            last = output[-2000:].decode()
+            raise RuntimeError(f"{' '.join(self.argv)}: exit code {code}: {last}")
         return elapsed_s
 
     def _run_in_pipes(self) -> tuple[int, bytes]:
@@ -97,14 +98,14 @@ class Command:
             with subprocess.Popen(self.argv, env=self.env, cwd=self.cwd, stdin=subprocess.DEVNULL,
                                   stdout=theirs, stderr=theirs) as process:  # fmt: skip
                 os.close(theirs)
-                said = _read_all(ours)
-            return process.returncode, said
+                output = _read_all(ours)
+            return process.returncode, output
         finally:
             os.close(ours)
 
 
 def _read_all(terminal: int) -> bytes:
-    said = b""
+    output = b""
     while True:
         try:
             piece = os.read(terminal, 65536)
@@ -113,8 +114,8 @@ def _read_all(terminal: int) -> bytes:
                 raise
             piece = b""
         if not piece:
-            return said
-        said += piece
+            return output
+        output += piece
 
 
 def compare(
@@ -129,21 +130,21 @@ def compare(
     """Run all in turn, first the untimed rounds and then the timed ones; return medians."""
     # Keys that no peer can have.
     candidates = {"\0ours": ours, "\0floor": floor, **(peers or {})}
-    seen = {name: round(value, 4) for name, value in medians(candidates, rounds).items()}
-    return Result(what, unit, seen.pop("\0ours"), seen.pop("\0floor"), seen, rounds.runs)
+    rounded = {name: round(value, 4) for name, value in medians(candidates, rounds).items()}
+    return Result(what, unit, rounded.pop("\0ours"), rounded.pop("\0floor"), rounded, rounds.runs)
 
 
 def medians(candidates: Mapping[str, Callable[[], float]], rounds: Rounds) -> dict[str, float]:
     """Run all candidates in turn, each round starting with the next one; return their medians."""
-    seen: dict[str, list[float]] = {name: [] for name in candidates}
+    samples: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
     for turn in range(sum(rounds)):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             value = candidates[name]()
             if turn >= rounds.warm_up:
-                seen[name].append(value)
-    return {name: statistics.median(values) for name, values in seen.items()}
+                samples[name].append(value)
+    return {name: statistics.median(values) for name, values in samples.items()}
 
 
 def options(program: str) -> argparse.ArgumentParser:

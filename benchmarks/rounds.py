@@ -44,7 +44,7 @@ def measure(
     comm: MPI.Intracomm, candidates: Sequence[Candidate], rounds: Rounds
 ) -> dict[str, float]:
     """Return each candidate's median time in seconds, the same on every learner."""
-    seen: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
+    samples: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
     for turn in range(-rounds.warm_up, rounds.runs):
         first = turn % len(candidates)
         for candidate in [*candidates[first:], *candidates[:first]]:
@@ -52,8 +52,8 @@ def measure(
                 continue
             elapsed_s = _time_s(comm, candidate)
             if turn >= 0:
-                seen[candidate.name].append(elapsed_s)
-    return {name: statistics.median(times_s) for name, times_s in seen.items()}
+                samples[candidate.name].append(elapsed_s)
+    return {name: statistics.median(times_s) for name, times_s in samples.items()}
 
 
 def _time_s(comm: MPI.Intracomm, candidate: Candidate) -> float:

@@ -78,8 +78,8 @@ def measure(load: Load) -> Iterator[Result]:
 
 
 def _compare(what: str, unit: str, candidates: Candidates, times: Rounds) -> Result:
-    seen = {name: round(value, 5) for name, value in medians(candidates, times).items()}
-    return Result(what, unit, seen.pop(_OURS), seen.pop(_FLOOR, 0.0), seen, times.runs)
+    rounded = {name: round(value, 5) for name, value in medians(candidates, times).items()}
+    return Result(what, unit, rounded.pop(_OURS), rounded.pop(_FLOOR, 0.0), rounded, times.runs)
 
 
 def tasks_1(count: int) -> float:

@@ -32,9 +32,9 @@ def recover(load: Load) -> Iterator[Result]:
     measures = {"broker": broker_s, "worker": worker_s, "node": lambda: node_s(_SILENCE_S[load])}
     for what, measure in measures.items():
         runs = 1 if what == "node" else _RUNS[load]
-        seen = [measure() for _ in range(runs)]
+        times_s = [measure() for _ in range(runs)]
         yield Result(
-            f"search_recover_{what}", "s", round(statistics.median(seen), 3), 0.0, runs=runs
+            f"search_recover_{what}", "s", round(statistics.median(times_s), 3), 0.0, runs=runs
         )
 
 
@@ -161,9 +161,9 @@ async def _kill_and_feed(search: Any, models: list[Any], kills: int) -> None:
     chosen = random.Random(1)
     try:
         for _ in range(kills):
-            seen = sum(len(model.results) for model in models)
+            count = sum(len(model.results) for model in models)
             end = time.monotonic() + 60
-            while sum(len(model.results) for model in models) < seen + 10:
+            while sum(len(model.results) for model in models) < count + 10:
                 await asyncio.sleep(0.02)
                 if any(each.done() for each in feeding) or time.monotonic() > end:
                     raise RuntimeError(f"the work does not go on\n{search.logs()}")

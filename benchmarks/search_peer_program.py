@@ -168,16 +168,16 @@ def _study(path: str) -> Any:
 def optuna_lost(kills: int) -> int:
     """Return how many told trials are gone after a process that tells was killed so often."""
     with tempfile.TemporaryDirectory(prefix="optuna-") as folder:
-        path, told = f"{folder}/journal.log", set()
+        path, numbers = f"{folder}/journal.log", set()
         for _ in range(kills):
             argv = [sys.executable, __file__, "tell", path, "0"]
             with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
-                told.add(int(process.stdout.readline()))
+                numbers.add(int(process.stdout.readline()))
                 process.kill()
-                told.update(int(line) for line in process.stdout if line.endswith("\n"))
+                numbers.update(int(line) for line in process.stdout if line.endswith("\n"))
         kept = {trial.number for trial in _study(path).trials if trial.state.name == "COMPLETE"}
-        return len(told - kept)
+        return len(numbers - kept)
 
 
 def tell(path: str) -> None:
@@ -234,12 +234,12 @@ def main() -> None:
     with globals()[peer](kind) as run:
         if kind == "latency":
             run(5)
-            seen = []
+            times_s = []
             for _ in range(count):
                 began = time.perf_counter()
                 run(1)
-                seen.append(time.perf_counter() - began)
-            print(statistics.median(seen))
+                times_s.append(time.perf_counter() - began)
+            print(statistics.median(times_s))
             return
         run(count // 5)
         began = time.perf_counter()

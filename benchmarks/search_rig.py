@@ -194,12 +194,12 @@ def program(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 async def _median_s(act: Callable[[], Any], count: int) -> float:
-    seen = []
+    times_s = []
     for _ in range(count):
         began = time.perf_counter()
         await act()
-        seen.append(time.perf_counter() - began)
-    return statistics.median(seen)
+        times_s.append(time.perf_counter() - began)
+    return statistics.median(times_s)
 
 
 async def _serve_bare(job_dir: Path) -> None:

@@ -114,11 +114,11 @@ def busy(load: Load) -> Result:
         argv = [sys.executable, "-m", "search.model", str(search.job_dir)]
         subprocess.run(argv, check=True, timeout=30 + 3 * trials / workers)
         lines = (search.job_dir / names.TRIALS).read_text().splitlines()
-    told = [event for event in map(json.loads, lines) if event["event"] == "tell"]
-    if len(told) != trials or any(event["outcome"] != "SUCCEEDED" for event in told):
-        raise RuntimeError(f"{len(told)} of {trials} trials: {told[-1:]}")
-    began = min(event["started_at"] for event in told)
-    ended = max(event["started_at"] + event["seconds"] for event in told)
+    results = [event for event in map(json.loads, lines) if event["event"] == "tell"]
+    if len(results) != trials or any(event["outcome"] != "SUCCEEDED" for event in results):
+        raise RuntimeError(f"{len(results)} of {trials} trials: {results[-1:]}")
+    began = min(event["started_at"] for event in results)
+    ended = max(event["started_at"] + event["seconds"] for event in results)
     return Result("search_nas", "tasks/s", round(trials / (ended - began), 3), workers)
 
 

@@ -29,7 +29,7 @@ from rest_server import RestServer, free_port  # type: ignore[import-not-found]
 
 from benchmarks.client import Client, on_cluster
 from benchmarks.report import Load, Result, compare, main, rounds
-from benchmarks.serve_servers import Asked, Others, connections, memory_mb, until_it_answers
+from benchmarks.serve_servers import Others, ServerClient, connections, memory_mb, until_it_answers
 from dlctl.contract import State
 from dlctl.record import RecordStore
 
@@ -111,7 +111,7 @@ class Bench:
     ) -> Iterator[Result]:
         ages, ended = list[float](), threading.Event()
         token = {"authorization": f"Bearer {self.ours.token}"}
-        ours, empty = Asked(self.ours.port, token), Asked(floor[0])
+        ours, empty = ServerClient(self.ours.port, token), ServerClient(floor[0])
         until_it_answers(floor[0], "/")
         followers = [threading.Thread(target=self._follow, args=(log, ages)) for log in logs]
         for log in logs:
@@ -130,16 +130,16 @@ class Bench:
         command = {"dlctl list --json": lambda: self.client.dlctl("list", "--json")}
         if sky is not None:
             until_it_answers(sky[0], "/api/health")
-            theirs = Asked(sky[0])
+            theirs = ServerClient(sky[0])
             whole["skypilot"] = lambda: _clusters(theirs)
         try:
             yield _result("serve_page", "s", page, _PAGES[self.load], command)
             yield _result("serve_list", "s", whole, _LISTS[self.load], command)
             ages.clear()
             time.sleep(_LINES[self.load] / _LINES_PER_S)
-            seen = sorted(ages)
+            lags = sorted(ages)
             tail = sorted(self._tail(logs[0]))
-            yield Result("serve_log_lag", "s", _p95(seen), _p95(tail), runs=len(seen))
+            yield Result("serve_log_lag", "s", _p95(lags), _p95(tail), runs=len(lags))
             peer = {"skypilot": memory_mb(sky[1])} if sky else {}
             assert self.ours.process is not None
             yield Result("serve_memory", "MB", memory_mb(self.ours.process.pid),
@@ -181,14 +181,14 @@ class Bench:
         return Result("serve_idle", "connections", count, 0)
 
 
-def _all(ours: Asked) -> None:
+def _all(ours: ServerClient) -> None:
     cursor = ""
     while cursor is not None:
         after = f"&cursor={quote(cursor)}" if cursor else ""
         cursor = ours(f"/api/v1/trainings?limit=500{after}")[1].get("next")
 
 
-def _clusters(theirs: Asked) -> None:
+def _clusters(theirs: ServerClient) -> None:
     """Ask SkyPilot as its client does: a request, and then its answer."""
     answer, _ = theirs("/status", {"refresh": "NONE"})
     theirs(f"/api/get?request_id={answer.headers['X-Skypilot-Request-ID']}")
@@ -199,16 +199,16 @@ def _result(
     rare: Mapping[str, Callable[[], float]],
 ) -> Result:  # fmt: skip
     """Ask all in turn; the rare ones, which cost much, a tenth as often."""
-    seen: dict[str, list[float]] = {name: [] for name in (*candidates, *rare)}
+    samples: dict[str, list[float]] = {name: [] for name in (*candidates, *rare)}
     for turn in range(count):
         for name, ask in candidates.items():
             began = time.perf_counter()
             ask()
-            seen[name].append(time.perf_counter() - began)
+            samples[name].append(time.perf_counter() - began)
         for name, run in rare.items():
             if turn % 10 == 0:
-                seen[name].append(run())
-    middle = {name: _p95(sorted(values)) for name, values in seen.items()}
+                samples[name].append(run())
+    middle = {name: _p95(sorted(values)) for name, values in samples.items()}
     return Result(what, unit, middle.pop("\0ours"), middle.pop("\0floor"), middle, count)
 
 

@@ -35,7 +35,7 @@ _CLUSTERS = Path(__file__).with_name("skypilot_clusters.py")
 
 
 @dataclass
-class Asked:
+class ServerClient:
     """A client of one server, over one connection."""
 
     port: int
@@ -56,10 +56,10 @@ class Asked:
             self._connection.close()
             self._connection.request(method, path, data, {**self.headers, **sent})
             answer = self._connection.getresponse()
-        said = answer.read()
+        content = answer.read()
         if answer.status != 200:
-            raise RuntimeError(f"{path}: {answer.status} {said[:500]!r}")
-        return answer, json.loads(said)
+            raise RuntimeError(f"{path}: {answer.status} {content[:500]!r}")
+        return answer, json.loads(content)
 
 
 def until_it_answers(port: int, path: str) -> float:
@@ -67,7 +67,7 @@ def until_it_answers(port: int, path: str) -> float:
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         with contextlib.suppress(OSError, http.client.HTTPException):
-            Asked(port)(path)
+            ServerClient(port)(path)
             return time.perf_counter()
         time.sleep(0.005)
     raise RuntimeError(f"nobody answers at {path}")

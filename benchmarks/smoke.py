@@ -53,14 +53,14 @@ class Group:
         self.name, self.problems, self.left_out = name, list[str](), list[str]()
         self.took_s = 0.0
         self._began = time.monotonic()
-        self._said, self._errors = folder / name, folder / f"{name}.errors"
+        self._output, self._errors = folder / name, folder / f"{name}.errors"
         self._token = secrets.token_hex(8)
         """All its processes inherit it."""
         self._before = common_files()
-        with self._said.open("wb") as said, self._errors.open("wb") as errors:
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 program(name), cwd=REPOSITORY, env=os.environ | {SESSION_VARIABLE: self._token},
-                stdin=subprocess.DEVNULL, stdout=said, stderr=errors,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
             )  # fmt: skip
 
     def has_ended(self) -> bool:
@@ -96,18 +96,18 @@ class Group:
 
     def _judge(self) -> None:
         try:
-            lines = [json.loads(line) for line in self._said.read_text().splitlines()]
+            lines = [json.loads(line) for line in self._output.read_text().splitlines()]
         except ValueError as error:
             self.problems.append(f"it printed what is no JSON: {error}")
             return
-        seen = {line["what"]: set(line["peers"]) for line in lines if "what" in line}
+        measures = {line["what"]: set(line["peers"]) for line in lines if "what" in line}
         names = tuple(name for line in lines for name in line.get("left_out", ()))
         self.left_out = [
             f"{', '.join(line['left_out'])} ({line['why']})" for line in lines if "why" in line
         ]
         known = {} if self.name in OTHERS else page.known(self.name)
-        peers = set().union(*known.values()) - set().union(*seen.values())
-        missing = [*(known.keys() - seen.keys()), *(peers if seen else ())]
+        peers = set().union(*known.values()) - set().union(*measures.values())
+        missing = [*(known.keys() - measures.keys()), *(peers if measures else ())]
         if missing := sorted(name for name in missing if not name.startswith(names)):
             self.problems.append(f"missing: {', '.join(missing)}")
         if self._process.returncode != 0:

@@ -60,7 +60,7 @@ _ROUNDS = rounds(11, 1)
 _LEAST_S = 0.5, 0.5, 0.01
 """A run has as many steps as take the floor this long."""
 _STEPS_COMPARED = 5, 5, 1
-_TOLD = 1000
+_STEPS_REPORTED = 1000
 """Steps that are reported in a run."""
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-4, 1e-6
 _BUCKETS_MB = (25, 1, 4, 100)
@@ -90,7 +90,12 @@ def _measure_metrics(load: Load) -> Result:
         def percent_of_step(order: str) -> Callable[[], float]:
             def percent() -> float:
                 step_s = learner_set.time_s("steps", count) / count
-                return 100 * learner_set.time_s(order, [_TOLD, step_s]) / _TOLD / step_s
+                return (
+                    100
+                    * learner_set.time_s(order, [_STEPS_REPORTED, step_s])
+                    / _STEPS_REPORTED
+                    / step_s
+                )
 
             return percent
 
@@ -153,8 +158,8 @@ def _fastest_bucket_mb(model: str, optimizer: str) -> int:
         }
         count = _count_steps(sets[_BUCKETS_MB[0]], _LEAST_S[Load.FULL])
         rates = {str(size): _rate(learner_set, count) for size, learner_set in sets.items()}
-        seen = medians(rates, _TRIAL_ROUNDS)
-    return int(max(seen, key=lambda size: seen[size]))
+        speeds = medians(rates, _TRIAL_ROUNDS)
+    return int(max(speeds, key=lambda size: speeds[size]))
 
 
 def _check(sets: dict[str, LearnerSet]) -> None:

@@ -162,7 +162,7 @@ class Ours(Training):
         """Return also the orders that measure the cost of metrics."""
         return {**super().orders(), "tell": self.tell, "read_clock": self.read_clock}
 
-    def tell(self, told: list[float]) -> None:
+    def tell(self, arguments: list[float]) -> None:
         """Do what the built-in loop does to report a number of steps of a given duration.
 
         It reads the clock around every gradient's arrival, around the end of the exchange, around
@@ -170,7 +170,7 @@ class Ours(Training):
         """
         from learner.job.metrics import MetricsFile, Progress, StepTimes
 
-        count, step_s = told
+        count, step_s = arguments
         step, spent_s = 0, 0.0
         folder = self.place.folder
         progress = Progress(folder / f"progress.{self.place.number}", lambda: step * step_s)
@@ -190,9 +190,9 @@ class Ours(Training):
                 progress.update(step, 1, rates)
                 file.append(step, 1, rates)
 
-    def read_clock(self, told: list[float]) -> None:
+    def read_clock(self, arguments: list[float]) -> None:
         """Read the clock once for each step."""
-        for _ in range(int(told[0])):
+        for _ in range(int(arguments[0])):
             time.perf_counter()
 
 

@@ -167,8 +167,8 @@ def _see_the_site() -> str:
     """
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE
                                           else [])]  # fmt: skip
-    seen = [folder for folder in folders if Path(folder).is_dir()]
-    line = f"import os, site; list(map(site.addsitedir, {seen!r}))"
+    present = [folder for folder in folders if Path(folder).is_dir()]
+    line = f"import os, site; list(map(site.addsitedir, {present!r}))"
     if list(Path(sys.prefix, "lib").glob("libmpi.*")):
         line += f"; os.environ.setdefault('MPI4PY_LIBMPI', {f'{sys.prefix}/lib:'!r})"
     return line + "\n"
@@ -184,26 +184,26 @@ def _pips_environment(part: Path) -> dict[str, str]:
     return kept | {"TMPDIR": str(temporary)} | ({"PYTHONPATH": modules} if modules else {})
 
 
-def _explained(said: str, log: Path) -> UserFault:
-    said = without_users(said)  # of an index in the site's pip.conf; older pips print it
-    errors = [line.strip() for line in said.splitlines() if line.startswith("ERROR:")]
+def _explained(output: str, log: Path) -> UserFault:
+    output = without_users(output)  # of an index in the site's pip.conf; older pips print it
+    errors = [line.strip() for line in output.splitlines() if line.startswith("ERROR:")]
     # The last line of a newer pip names the package that failed to build, and not the cause.
     says_why = errors and not errors[-1].startswith("ERROR: Failed to build ")
-    last = (errors[-1] if says_why else _cause(said))[:300]
-    if re.search(r"No module named '?(pip|ensurepip)\b", said):
+    last = (errors[-1] if says_why else _cause(output))[:300]
+    if re.search(r"No module named '?(pip|ensurepip)\b", output):
         return UserFault(f"{sys.executable} has no pip, and can't install one itself",
                          hint="install pip for it, or run `dlctl sites setup`")  # fmt: skip
-    if _NO_SPACE.search(said):
+    if _NO_SPACE.search(output):
         return UserFault(f"there is no space left at {log.parent}",
                          hint="free space there (quota -s, df -h) and submit again")  # fmt: skip
-    if _NO_NETWORK.search(said):
+    if _NO_NETWORK.search(output):
         return UserFault(
             f"the package index can't be reached: {last.removeprefix('ERROR: ')}",
             hint="without internet access on the login node, copy wheels there and set "
             "environment.pip: [--no-index, --find-links, FOLDER] in the site's file",
         )
-    if "ResolutionImpossible" in said and len(errors) > 1:
-        kept = re.findall(r"The user requested \(constraint\) (\S+)", said)
+    if "ResolutionImpossible" in output and len(errors) > 1:
+        kept = re.findall(r"The user requested \(constraint\) (\S+)", output)
         last = errors[0] + (f" The site has {', '.join(kept)}." if kept else "")
     return UserFault(
         f"pip could not install them: {last.removeprefix('ERROR: ')}",
@@ -211,9 +211,9 @@ def _explained(said: str, log: Path) -> UserFault:
     )
 
 
-def _cause(said: str) -> str:
+def _cause(output: str) -> str:
     """Return the line that says why a program that pip started has failed; pip says no more."""
-    lines = [line.strip() for line in said.strip().splitlines()] or ["it printed nothing"]
+    lines = [line.strip() for line in output.strip().splitlines()] or ["it printed nothing"]
     if "[end of output]" in lines[1:]:  # of the build of a package
         return lines[lines.index("[end of output]") - 1]
     return next((line for line in lines if _CAUSE.match(line)), lines[-1])

@@ -61,7 +61,7 @@ class Client:
         self._flow_control = flow_control
         self._wait_policy = wait_policy
         self._snapshots = snapshots
-        self._seen = (0, 0)
+        self._last_pull = (0, 0)
         """At the last pull: all pushes that the weights had had, and this learner's own."""
         self._see()
 
@@ -109,7 +109,7 @@ class Client:
 
         For the first block, as known on this node; 0 with a solver in rounds.
         """
-        pushes, own = self._seen
+        pushes, own = self._last_pull
         return max(0, self._pushes() - pushes - (self._staleness_bound.pushes - own))
 
     def solver_rows(self, into: torch.Tensor) -> None:
@@ -180,7 +180,7 @@ class Client:
         return pushes + (gathered & COUNT)
 
     def _see(self) -> None:
-        self._seen = self._pushes(), self._staleness_bound.pushes
+        self._last_pull = self._pushes(), self._staleness_bound.pushes
 
 
 def join(
@@ -239,7 +239,7 @@ def join(
 
 def _wait_for(paths: Sequence[Path], wait_policy: WaitPolicy) -> None:
     """Wait for the shards; without a limit while one is being made (a large one takes minutes)."""
-    said, timeout_s = False, wait_policy.timeout_s
+    has_warned, timeout_s = False, wait_policy.timeout_s
     for path in paths:
         while not wait_until(partial(_is_decided, path), wait_policy):
             if wait_policy.late(FOR_SERVERS):
@@ -249,8 +249,8 @@ def _wait_for(paths: Sequence[Path], wait_policy: WaitPolicy) -> None:
                     f"no parameter server has made {path} for {timeout_s:g} s",
                     hint="its log says why: see `dlctl logs`",
                 )
-            if not said:
-                said = True
+            if not has_warned:
+                has_warned = True
                 wait_policy.warn(
                     f"the parameter server has been making {path} for {timeout_s:g} s: waiting"
                 )

@@ -267,7 +267,7 @@ def swift_for(site: TestSite, swift: Any) -> Iterator[Any]:
         yield swift
         return
     with relayed(site.cluster, swift.port) as address:
-        yield replace(swift, seen_at=address)
+        yield replace(swift, outside_address=address)
 
 
 # The user's folders ------------------------------------------------------------------------------

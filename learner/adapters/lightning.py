@@ -41,11 +41,11 @@ def save_at_halt() -> Any:
         def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
             import torch
 
-            asked = trainer.strategy.reduce(
+            halts = trainer.strategy.reduce(
                 torch.tensor(float(halt.asked), device=trainer.strategy.root_device),
                 reduce_op="sum",
             )
-            if float(asked) > 0:
+            if float(halts) > 0:
                 trainer.save_checkpoint(checkpoint_dir() / f"step={trainer.global_step}.ckpt")
                 if trainer.is_global_zero:
                     print(f"halted after step {trainer.global_step}", flush=True)

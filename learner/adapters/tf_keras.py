@@ -21,8 +21,8 @@ def backup_and_restore(save_freq: int) -> Any:
     halt = Halt()
 
     @tf.function  # type: ignore[untyped-decorator]
-    def total(strategy: Any, asked: Any) -> Any:
-        here = strategy.run(lambda value: value + 0.0, (asked,))
+    def total(strategy: Any, flag: Any) -> Any:
+        here = strategy.run(lambda value: value + 0.0, (flag,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, here, axis=None)
 
     class BackupAtHalt(base):  # type: ignore[misc]
@@ -30,8 +30,8 @@ def backup_and_restore(save_freq: int) -> Any:
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             super().on_train_batch_end(batch, logs)
-            asked = total(self.model.distribute_strategy, tf.constant(float(halt.asked)))
-            if float(asked) > 0:
+            halts = total(self.model.distribute_strategy, tf.constant(float(halt.asked)))
+            if float(halts) > 0:
                 self._backup(self._current_epoch, batch)
                 print(f"halted after batch {batch} of epoch {self._current_epoch}", flush=True)
                 halt.leave()

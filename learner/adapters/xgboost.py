@@ -34,8 +34,8 @@ def save_at_halt(every: int = 1, keep: int = 2) -> Any:
         halted = False
 
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:  # noqa: ARG002
-            asked = numpy.array([float(halt.asked)])
-            self.halted = bool(collective.allreduce(asked, collective.Op.SUM)[0] > 0)
+            flag = numpy.array([float(halt.asked)])
+            self.halted = bool(collective.allreduce(flag, collective.Op.SUM)[0] > 0)
             # The model knows how many rounds it has, those of earlier attempts included.
             done = model.num_boosted_rounds()
             if collective.get_rank() == 0 and (self.halted or done % every == 0):

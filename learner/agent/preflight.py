@@ -200,22 +200,22 @@ def _check_folders(job_dir: Path) -> list[str]:
 
 def gpu_faults(plan: Plan) -> list[NodeFault]:
     """Return a fault if this learner sees too few GPUs: the node's, if it is not so on all."""
-    asked = plan.resources.gpus_per_learner
-    if asked == 0 or (seen := framework_of(plan).visible_gpus()) >= asked:
+    wanted = plan.resources.gpus_per_learner
+    if wanted == 0 or (visible := framework_of(plan).visible_gpus()) >= wanted:
         return []
-    what = f"shows a learner {seen} of the {asked} GPUs asked for"
+    what = f"shows a learner {visible} of the {wanted} GPUs asked for"
     return [NodeFault(VerdictKind.GPU_ERROR, what, certain=False)]
 
 
 def _check_gpus(plan: Plan, framework: FrameworkRunner) -> list[str]:
-    asked = plan.resources.gpus_per_learner
-    if asked == 0:
+    wanted = plan.resources.gpus_per_learner
+    if wanted == 0:
         return []
-    seen = framework.visible_gpus()
-    if seen >= asked:
+    visible = framework.visible_gpus()
+    if visible >= wanted:
         return []
     return [
-        f"The plan asks for {asked} GPUs per learner, but this learner sees {seen}.\n"
+        f"The plan asks for {wanted} GPUs per learner, but this learner sees {visible}.\n"
         "Check the partition's GRES and that the node's torch is built for its GPUs."
     ]
 

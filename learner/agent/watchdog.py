@@ -131,8 +131,8 @@ class Watchdog:
         self._child: subprocess.Popen[bytes]
         self._guard: processes.Guard
         self._reserve: Reserve
-        self._asked: list[int] = []
-        self._asked_gone_at: float | None = None
+        self._halt_pids: list[int] = []
+        self._halt_pids_gone_at: float | None = None
         self._term_at = self._kill_at = float("inf")
         self._expelled = False
         self._look_at = 0.0
@@ -225,9 +225,9 @@ class Watchdog:
         elif self.stop is Stop.NONE:
             self._halt(Stop.HALT, directive.grace_s, directive.reason)
 
-    def _save_stacks(self, asked_at: float) -> None:
-        if self.program.stacks is not None and asked_at != self._stacks_of:
-            self._stacks_of = asked_at
+    def _save_stacks(self, issued_at: float) -> None:
+        if self.program.stacks is not None and issued_at != self._stacks_of:
+            self._stacks_of = issued_at
             self.program.stacks.save(self._everyone(), self.program.secrets)
 
     def _halt(self, stop: Stop, grace_s: float, reason: str) -> None:
@@ -235,11 +235,11 @@ class Watchdog:
         self.stop = stop
         self._term_at = time.monotonic() + grace_s
         number = self.program.traits.halt_signal
-        self._asked = [pid for pid in self._family() if processes.takes(pid, number)]
-        if self._asked:
+        self._halt_pids = [pid for pid in self._family() if processes.takes(pid, number)]
+        if self._halt_pids:
             # The signal would kill other processes, like a `tee` behind the program, and lose
             # the program's output; they end when the program ends.
-            processes.send([self._child.pid, *self._asked], number)
+            processes.send([self._child.pid, *self._halt_pids], number)
         else:
             processes.send_group(self._child.pid, number)
         self.heart.set(reason=f"stopping: {reason}")
@@ -260,20 +260,20 @@ class Watchdog:
         return processes.descendants(self.heart.status.pid, frozenset(own))
 
     def _escalate(self, now: float) -> None:
-        if self._asked and self._asked_gone_at is None and not self._asked_alive():
-            self._asked_gone_at = now
+        if self._halt_pids and self._halt_pids_gone_at is None and not self._halt_pids_alive():
+            self._halt_pids_gone_at = now
             self._term_at = min(self._term_at, now + LEFTOVER_S)
         if now >= self._kill_at:
             self.killed = True
             self._send(signal.SIGKILL)
         elif now >= self._term_at:
             left = self._child.returncode is not None  # the child ended; its descendants still run
-            self.overdue = self.stop is Stop.HALT and self._asked_gone_at is None and not left
+            self.overdue = self.stop is Stop.HALT and self._halt_pids_gone_at is None and not left
             self._term(now, TERM_S if self.stop is Stop.HALT else LEFTOVER_S)
 
-    def _asked_alive(self) -> bool:
+    def _halt_pids_alive(self) -> bool:
         alive = self._everyone()
-        return any(pid in alive for pid in self._asked)
+        return any(pid in alive for pid in self._halt_pids)
 
     def _term(self, now: float, grace_s: float) -> None:
         self._term_at, self._kill_at = float("inf"), now + grace_s
@@ -285,7 +285,7 @@ class Watchdog:
 
     def _end_leftovers(self) -> None:
         """End processes that the program left running; in a halt, after the grace period."""
-        if self.stop is not Stop.HALT or not self._asked_alive():
+        if self.stop is not Stop.HALT or not self._halt_pids_alive():
             self._term_at = min(self._term_at, time.monotonic())
         while self._everyone():
             processes.reap_orphans(0)
@@ -314,8 +314,8 @@ class Watchdog:
             warning = str(found.get("warning") or "")
         except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             numbers, metrics, warning = {}, {}, ""
-        told = {**numbers, "metrics": {**metrics, **self.program.metrics}}
-        return told, warning or self.program.warning
+        report = {**numbers, "metrics": {**metrics, **self.program.metrics}}
+        return report, warning or self.program.warning
 
     def _report(self, returncode: int) -> int:
         traits = self.program.traits

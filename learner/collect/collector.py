@@ -94,15 +94,15 @@ class Reported:
 
     def __init__(self, progress: Path, write: Callable[[MetricsLine], None]) -> None:
         self._progress, self._write = progress, write
-        self._seen = b""
+        self._last_report = b""
 
     def look(self) -> None:
         """Write a line if there is a new report with values that its writer does not list."""
         try:
             content, time = self._progress.read_bytes(), self._progress.stat().st_mtime
-            if content == self._seen:
+            if content == self._last_report:
                 return
-            self._seen, found = content, json.loads(content)
+            self._last_report, found = content, json.loads(content)
             if found.get("listed") or not (values := found.get("metrics")):
                 return
             step, epoch = found.get("step"), found.get("epoch")

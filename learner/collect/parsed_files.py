@@ -82,16 +82,16 @@ class _Sources:
             yield from self._shared_files()
 
     def _event_files(self) -> Iterator[_Made]:
-        asked = str(self._settings.get("in") or TENSORBOARD_IN)
-        for place in (resolve(asked, self._variables), Path(self._variables["LOG_DIR"])):
+        folder = str(self._settings.get("in") or TENSORBOARD_IN)
+        for place in (resolve(folder, self._variables), Path(self._variables["LOG_DIR"])):
             for found in files_in(place, lambda name: "tfevents" in name):
                 yield found, self._events
 
     def _shared_files(self) -> Iterator[_Made]:
         emetrics = self._kind is ParserType.EMETRICS
         names = (EMETRICS_FILE,) if emetrics else TRAINING_LOGS
-        asked = self._settings.get("in")
-        folders = [resolve(str(asked), self._variables)] if asked else []
+        folder = self._settings.get("in")
+        folders = [resolve(str(folder), self._variables)] if folder else []
         for place in (*folders, Path(self._variables["LOG_DIR"])):
             for found in files_in(place, names.__contains__):
                 yield found, self._lines
@@ -140,7 +140,7 @@ def files_in(place: Path, is_wanted: Callable[[str], bool]) -> Iterator[Found]:
         yield Found(place)
         return
     waiting: list[tuple[Path, tuple[str, ...]]] = [(place, ())]
-    seen = 0
+    count = 0
     while waiting:
         current, below = waiting.pop(0)
         try:
@@ -149,8 +149,8 @@ def files_in(place: Path, is_wanted: Callable[[str], bool]) -> Iterator[Found]:
         except OSError:
             continue
         for entry in entries:
-            seen += 1
-            if seen > _MOST_ENTRIES:
+            count += 1
+            if count > _MOST_ENTRIES:
                 return
             try:
                 if entry.is_file(follow_symlinks=False):

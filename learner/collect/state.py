@@ -83,13 +83,13 @@ class Complaints:
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        self._said: set[str] = set()
+        self._sentences: set[str] = set()
 
     def say(self, sentence: str) -> None:
         """Append a sentence, unless it was said before."""
-        if sentence in self._said or len(self._said) >= _MOST:
+        if sentence in self._sentences or len(self._sentences) >= _MOST:
             return
-        self._said.add(sentence)
+        self._sentences.add(sentence)
         line = f"dlctl: WARNING: {sentence}\n".encode("utf-8", "backslashreplace")
         with contextlib.suppress(OSError):  # without O_CREAT: a removed directory stays away
             descriptor = os.open(self._log, os.O_RDWR | os.O_APPEND)

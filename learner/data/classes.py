@@ -27,17 +27,17 @@ def count_classes(dataset: Any, clock: Callable[[], float] = time.monotonic) -> 
     labels, until = _labels(dataset), clock() + LONGEST_S
     if labels is None or labels.dtype.kind not in "iu" or labels.ndim != 1 or not len(labels):
         return None
-    seen = np.zeros(_MOST, dtype=bool)
+    present = np.zeros(_MOST, dtype=bool)
     for begin in range(0, len(labels), _AT_ONCE):
         if clock() > until:
             return None
         part = np.asarray(labels[begin : begin + _AT_ONCE])
         if part.min() < 0 or part.max() >= _MOST:
             return None
-        seen[part] = True
-    count = int(np.flatnonzero(seen)[-1]) + 1
+        present[part] = True
+    count = int(np.flatnonzero(present)[-1]) + 1
     # Numbers such as ages or prices leave most integers out.
-    return count if count > 1 and 2 * int(seen.sum()) > count else None
+    return count if count > 1 and 2 * int(present.sum()) > count else None
 
 
 def _labels(dataset: Any) -> Any:

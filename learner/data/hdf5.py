@@ -139,8 +139,8 @@ class Hdf5Dataset(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
     def _common_length(self) -> int:
         lengths = {name: len(part) for name, part in zip(self._names, self._parts, strict=True)}
         if len(set(lengths.values())) > 1:
-            said = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
-            raise UserFault(f"the datasets in {self._path} differ in rows: {said}",
+            rows = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+            raise UserFault(f"the datasets in {self._path} differ in rows: {rows}",
                             hint="store one row of each for every sample")  # fmt: skip
         length = next(iter(lengths.values()))
         if length == 0:

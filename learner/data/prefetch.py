@@ -49,7 +49,7 @@ class Fetcher:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if ahead else None
         self.wait_s = 0.0
         """Seconds waited for batches, in total."""
-        self._told_s = 0.0
+        self._reported_s = 0.0
 
     @property
     def ahead(self) -> bool:
@@ -70,7 +70,7 @@ class Fetcher:
 
     def read_wait_s(self) -> float:
         """Return how long batches were waited for since the last call."""
-        waited_s, self._told_s = self.wait_s - self._told_s, self.wait_s
+        waited_s, self._reported_s = self.wait_s - self._reported_s, self.wait_s
         return waited_s
 
     def close(self) -> None:

@@ -88,9 +88,9 @@ def log(
         own_name(str(name)): _number(name, value)
         for name, value in {**(values or {}), **more}.items()
     }
-    told = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
-    found.note(step, told)
-    found.newest = {**found.newest, **told}  # other threads log, too
+    report = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
+    found.note(step, report)
+    found.newest = {**found.newest, **report}  # other threads log, too
     found.progress.update(step, epoch, found.newest, done=done)
     if found.file is not None and (found.rank == 0 or every_learner):
         found.file.append(step, epoch, numbers, group)

@@ -65,8 +65,8 @@ def can_share(group: Group) -> bool:
         with contextlib.suppress(OSError):
             path.touch(exist_ok=False)
     found = group.node_share((str(path), _identity(path)))
-    seen = found[1] is not None and _identity(Path(found[0])) == found[1]
-    everywhere = all(group.collect(seen))
+    is_shared = found[1] is not None and _identity(Path(found[0])) == found[1]
+    everywhere = all(group.collect(is_shared))
     if leader:
         path.unlink(missing_ok=True)
     return everywhere

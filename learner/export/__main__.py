@@ -43,18 +43,18 @@ def main(arguments: list[str]) -> dict[str, Any]:
     Raises:
         UserFault
     """
-    asked = _parse(arguments)
-    find_format(asked.format).check_packages()  # before the data is loaded
-    job_dir = Path(asked.job_dir).resolve()
+    options = _parse(arguments)
+    find_format(options.format).check_packages()  # before the data is loaded
+    job_dir = Path(options.job_dir).resolve()
     plan = _read_plan(job_dir)
     parts = build_alone(plan, job_dir)
-    step = _load_weights(parts.model, job_dir, asked.checkpoint)
+    step = _load_weights(parts.model, job_dir, options.checkpoint)
     example, more = _samples(parts)
-    path = job_dir / contract.RESULTS / _file_name(asked.format, step)
+    path = job_dir / contract.RESULTS / _file_name(options.format, step)
     print(f"exporting {type(parts.model).__name__} to {path.name}", file=sys.stderr, flush=True)
     done = export(
-        parts.model, example, path, asked.format, check_inputs=more,
-        dynamic_batch=not asked.fixed_batch,
+        parts.model, example, path, options.format, check_inputs=more,
+        dynamic_batch=not options.fixed_batch,
     )  # fmt: skip
     _add_to_index(job_dir, done)
     return dataclasses.asdict(done) | {"path": f"{contract.RESULTS}/{path.name}", "step": step}

@@ -78,21 +78,21 @@ def _is_there(package: str) -> bool:
 @contextmanager
 def quiet() -> Iterator[list[str]]:
     """Hide the exporters' messages about themselves; yield their warnings about the model."""
-    told: list[str] = []
+    sentences: list[str] = []
     log = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns about operators of packages that are not installed
     try:
-        with warnings.catch_warnings(record=True) as seen:
+        with warnings.catch_warnings(record=True) as caught:
             for message, category in _THEIR_OWN:
                 warnings.filterwarnings("ignore", message=message, category=category)
             warnings.filterwarnings("always", category=TracerWarning)
-            yield told
+            yield sentences
     finally:
         log.setLevel(level)
-    for warning in seen:
+    for warning in caught:
         if issubclass(warning.category, TracerWarning):
-            told.append(_sentence(warning))
+            sentences.append(_sentence(warning))
         else:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
@@ -116,16 +116,17 @@ def _sentence(warning: warnings.WarningMessage) -> str:
 
 def _write_torchscript(request: ExportTask) -> list[str]:
     """Trace the model; if tracing warns about control flow, compile it as a script if possible."""
-    with quiet() as told:
+    with quiet() as sentences:
         trace: Any = torch.jit.trace  # untyped
         traced = trace(request.model, request.inputs, strict=False, check_trace=False)
     notes: list[str] = []
-    if told:
+    if sentences:
         try:
             with quiet():
                 traced = torch.jit.script(request.model)
         except Exception:  # whatever keeps it from being a script: the trace is checked
-            notes = [f"traced, so one way through the model was taken for all: {t}" for t in told]
+            what = "traced, so one way through the model was taken for all"
+            notes = [f"{what}: {sentence}" for sentence in sentences]
     traced.save(str(request.path))
     return notes
 

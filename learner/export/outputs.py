@@ -62,24 +62,24 @@ def compare(expected: Any, got: Any) -> Difference:
     return max(bad, key=lambda d: d.largest) if bad else Difference(largest)
 
 
-def _differ(path: str, right: torch.Tensor, seen: torch.Tensor) -> Difference:
+def _differ(path: str, right: torch.Tensor, actual: torch.Tensor) -> Difference:
     name = f"output {path}" if path else "the output"
-    if right.shape != seen.shape or right.dtype != seen.dtype:
-        why = f"{name} is {_kind(seen)} and should be {_kind(right)}"
+    if right.shape != actual.shape or right.dtype != actual.dtype:
+        why = f"{name} is {_kind(actual)} and should be {_kind(right)}"
         return Difference(float("inf"), why)
     if right.numel() == 0:
         return Difference(0.0)
     if not right.is_floating_point() and not right.is_complex():
-        count = int((right != seen).sum())
-        far = float((right.double() - seen.double()).abs().max())
+        count = int((right != actual).sum())
+        far = float((right.double() - actual.double()).abs().max())
         return Difference(far, f"{count} values of {name} differ" if count else "")
-    return _far(name, right, seen)
+    return _far(name, right, actual)
 
 
-def _far(name: str, right: torch.Tensor, seen: torch.Tensor) -> Difference:
+def _far(name: str, right: torch.Tensor, actual: torch.Tensor) -> Difference:
     tolerance = TOLERANCES.get(right.dtype, 1e-4)
     wide = torch.complex128 if right.is_complex() else torch.float64
-    a, b = right.to(wide), seen.to(wide)
+    a, b = right.to(wide), actual.to(wide)
     finite = a.isfinite()
     if not torch.equal(finite, b.isfinite()) or not torch.equal(a.isnan(), b.isnan()):
         return Difference(float("inf"), f"{name} is not finite where it should be, or the reverse")

@@ -81,8 +81,7 @@ def problem(root: Path, checkpoint: OwnCheckpoint) -> str | None:
     if checkpoint.complete is False:
         return f"{MARKER} is missing"
     try:
-        said = _marker(root / checkpoint.name)
-        for name, wanted in said.items():
+        for name, wanted in _marker(root / checkpoint.name).items():
             if f"{checkpoint.name}/{name}" not in checkpoint.files:
                 return f"{name} is missing"
             if (wrong := _differs(root / checkpoint.name / name, wanted)) is not None:

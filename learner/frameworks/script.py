@@ -121,16 +121,16 @@ class TrainScript(UserCommand):
         env |= {"DLCTL_MODULES": " ".join(self._recipe.modules)}
         env["DLCTL_AGAIN"] = _again(self._recipe.script)
         shell = shutil.which("bash") or "/bin/sh"
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as output:
             try:
-                done = subprocess.run([shell, "-c", self._recipe.script], env=env, stdout=said,
+                done = subprocess.run([shell, "-c", self._recipe.script], env=env, stdout=output,
                                       stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                       cwd=self.folder(plan, job_dir), timeout=_CHECK_S)  # fmt: skip
                 code: int | str = done.returncode
             except subprocess.TimeoutExpired:
                 code = f"no answer within {_CHECK_S} s"
-            said.seek(0)
-            lines = said.read().decode(errors="replace").strip().splitlines()
+            output.seek(0)
+            lines = output.read().decode(errors="replace").strip().splitlines()
         answers = [line for line in lines if line.startswith(_ANSWER)]
         if answers:
             return answers[-1].removeprefix(_ANSWER).split(), []

@@ -131,10 +131,10 @@ def ranks_of(plan: Plan, rank: int) -> Ranks:
 
 
 def _own_step(plan: Plan, env: Mapping[str, str]) -> Ranks:
-    seen = env.get(RANK_VARIABLE)
-    if seen is None or not seen.isdecimal() or int(seen) >= plan.resources.learners:
+    rank = env.get(RANK_VARIABLE)
+    if rank is None or not rank.isdecimal() or int(rank) >= plan.resources.learners:
         raise UserFault(
-            f"{RANK_VARIABLE} is {seen!r}; the plan has {plan.resources.learners} learners.",
+            f"{RANK_VARIABLE} is {rank!r}; the plan has {plan.resources.learners} learners.",
             hint="Check that the site file's launcher and container pass the environment on.",
         )
-    return ranks_of(plan, int(seen))
+    return ranks_of(plan, int(rank))

@@ -118,10 +118,10 @@ class Outside:
         self._successor = job_dir / submit_begin(attempt + 1)
         self._directive = job_dir / directive_file(attempt)
         self._supervisor = job_dir / status_file(attempt, "supervisor", 0)
-        told_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
-        self._lost_s = told_s if supervisor_lost_s is None else supervisor_lost_s
+        default_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
+        self._lost_s = default_s if supervisor_lost_s is None else supervisor_lost_s
         self._parent = os.getppid()
-        self._seen_ns = 0
+        self._changed_ns = 0
         self._silent_s = 0.0
         self._looked = time.monotonic()
 
@@ -151,7 +151,7 @@ class Outside:
     @property
     def supervisor_lives(self) -> bool:
         """Return whether `abandoned`, called regularly, saw a recent heartbeat."""
-        return bool(self._seen_ns) and self._silent_s < SUPERVISOR_FRESH_S
+        return bool(self._changed_ns) and self._silent_s < SUPERVISOR_FRESH_S
 
     def abandoned(self) -> str:
         """Return why nobody waits for this process any more, or an empty text."""
@@ -170,10 +170,10 @@ class Outside:
         try:
             changed_ns = self._supervisor.stat().st_mtime_ns
         except OSError:
-            changed_ns = self._seen_ns
-        if changed_ns != self._seen_ns:
-            self._seen_ns, self._silent_s = changed_ns, 0.0
-        elif self._seen_ns:
+            changed_ns = self._changed_ns
+        if changed_ns != self._changed_ns:
+            self._changed_ns, self._silent_s = changed_ns, 0.0
+        elif self._changed_ns:
             self._silent_s += passed
 
 

@@ -132,21 +132,21 @@ def own_gpus(env: Mapping[str, str], before: str, gpus: int, local_rank: int) ->
     there = step_gpus(env)
     if not env.get(SHARED_VARIABLE):
         return there
-    seen = there.split(",")
+    visible = there.split(",")
     had = before.split(",")
-    if set(had) <= set(seen):
+    if set(had) <= set(visible):
         return before
-    return ",".join(seen[local_rank * gpus :][:gpus]) or there
+    return ",".join(visible[local_rank * gpus :][:gpus]) or there
 
 
 def visible_devices(env: Mapping[str, str], own: str) -> dict[str, str]:
     """Return variables that restrict a learner to its own GPUs; none if it sees no others."""
-    seen = step_gpus(env).split(",")
-    if not env.get(SHARED_VARIABLE) or not set(own.split(",")) < set(seen):
+    visible = step_gpus(env).split(",")
+    if not env.get(SHARED_VARIABLE) or not set(own.split(",")) < set(visible):
         return {}
     found = {}
     for name in _VISIBLE:
         devices = env.get(name, "").split(",")
-        if len(devices) == len(seen):
-            found[name] = ",".join(devices[seen.index(gpu)] for gpu in own.split(","))
+        if len(devices) == len(visible):
+            found[name] = ",".join(devices[visible.index(gpu)] for gpu in own.split(","))
     return found

@@ -131,11 +131,11 @@ class Question:
             scheduler_state=word.state, scheduler_reason=word.reason,
         )  # fmt: skip
         outcome = replace(outcome, evidence=evidence)
-        if told_of_limit := self._limit_of(word, outcome):
-            return told_of_limit
+        if at_limit := self._limit_of(word, outcome):
+            return at_limit
         openings = (UNEXPLAINED, BY_A_SIGNAL, BY_THEMSELVES)
-        told = outcome.reason[:1].lower() + outcome.reason[1:]
-        opening = next((each for each in openings if told.startswith(each)), "")
+        reason = outcome.reason[:1].lower() + outcome.reason[1:]
+        opening = next((each for each in openings if reason.startswith(each)), "")
         if word.kind is VerdictKind.SCHEDULER or (
             outcome.kind is not VerdictKind.SCHEDULER
             and opening != BY_THEMSELVES
@@ -144,8 +144,8 @@ class Question:
         ):
             return outcome
         if opening:
-            told = word.sentence + told[len(opening) :]
-        return replace(outcome, kind=word.kind, reason=told[:1].upper() + told[1:])
+            reason = word.sentence + reason[len(opening) :]
+        return replace(outcome, kind=word.kind, reason=reason[:1].upper() + reason[1:])
 
     def _limit_of(self, word: Ending, outcome: Outcome) -> Outcome | None:
         """Return the outcome if the signal warned of a limit that was changed after the start."""
@@ -154,8 +154,8 @@ class Question:
             return None
         if word.left_s > self._early_s or word.kind is not VerdictKind.SCHEDULER:
             return None
-        told = WARNED + lowered[len(BY_A_SIGNAL) :]
-        return replace(outcome, kind=VerdictKind.TIME_LIMIT, reason=told[:1].upper() + told[1:])
+        reason = WARNED + lowered[len(BY_A_SIGNAL) :]
+        return replace(outcome, kind=VerdictKind.TIME_LIMIT, reason=reason[:1].upper() + reason[1:])
 
 
 _AWAY = re.compile(
@@ -201,9 +201,9 @@ def resume_command(plan: Plan) -> str:
 
 def last_words(lines: Iterable[str]) -> tuple[str, str]:
     """Return why a search can't go on, and what to do, as its model said last; empty: nothing."""
-    said = {_REASON: "", _HINT: ""}
+    words = {_REASON: "", _HINT: ""}
     for line in lines:
-        for mark in said:
+        for mark in words:
             if line.startswith(mark):
-                said[mark] = line.removeprefix(mark).rstrip(".")
-    return said[_REASON], said[_HINT]
+                words[mark] = line.removeprefix(mark).rstrip(".")
+    return words[_REASON], words[_HINT]

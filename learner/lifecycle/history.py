@@ -112,15 +112,15 @@ def halting_s(job_dir: Path, plan: Plan, attempt: int) -> float | None:
     None: none was halted, or it can't be read.
     """
     for number in range(attempt - 1, 0, -1):
-        asked = contract.readable_record(Directive, job_dir / contract.directive_file(number))
-        if asked is None or asked.action != "halt":
+        directive = contract.readable_record(Directive, job_dir / contract.directive_file(number))
+        if directive is None or directive.action != "halt":
             continue
         ranks = range(plan.resources.learners)
         ended = [_status(job_dir, number, "learner", rank) for rank in ranks]
         if all(status.state is State.HALTED for status in ended):
-            return max(status.heartbeat_at for status in ended) - asked.issued_at
+            return max(status.heartbeat_at for status in ended) - directive.issued_at
         if all(status.state is not State.DEPLOYING for status in ended):
-            return max(asked.grace_s, float(plan.resources.halt_margin_s or 0))
+            return max(directive.grace_s, float(plan.resources.halt_margin_s or 0))
     return None
 
 
@@ -183,7 +183,7 @@ def with_past(
 def _past(
     job_dir: Path, plan: Plan, verdict: Verdict, supervisor: Status, learners: Sequence[Status]
 ) -> Past:  # fmt: skip
-    asked, n, begun_at = plan.resources, verdict.attempt, supervisor.started_at
+    resources, n, begun_at = plan.resources, verdict.attempt, supervisor.started_at
     every = list(parse_lines(_ends_of(job_dir / contract.metrics_file(n, 0))))
     lines = [line for line in every if not line.event]
     times = [line.time for line in lines if line.time is not None]
@@ -198,8 +198,8 @@ def _past(
     return Past(
         training_id=plan.training_id, attempt=n, name=plan.name, code_digest=plan.code_digest,
         job_id=verdict.job_id, site=plan.site, partition=plan.batch.partition or "",
-        learners=asked.learners, nodes=asked.nodes, gpus=asked.gpus_per_learner,
-        cpus=asked.cpus_per_learner, memory_asked_bytes=asked.memory_bytes_per_learner,
+        learners=resources.learners, nodes=resources.nodes, gpus=resources.gpus_per_learner,
+        cpus=resources.cpus_per_learner, memory_asked_bytes=resources.memory_bytes_per_learner,
         epochs=epochs if has_loop else 0, batch_size=plan.training.batch_size,
         state=str(verdict.state), kind=verdict.kind, is_rehearsal=plan.rehearsal is not None,
         queued_s=_queued_s(job_dir, n, begun_at), held_s=ended_at - begun_at,
@@ -231,13 +231,13 @@ def _ends_of(path: Path) -> bytes:
 
 def _queued_s(job_dir: Path, attempt: int, begun_at: float) -> float:
     with contextlib.suppress(OSError):
-        asked_at = (job_dir / contract.submit_begin(attempt)).stat().st_mtime
-        return max(0.0, begun_at - asked_at)
+        submitted_at = (job_dir / contract.submit_begin(attempt)).stat().st_mtime
+        return max(0.0, begun_at - submitted_at)
     return 0.0
 
 
 def _memory_bytes(
-    plan: Plan, verdict: Verdict, uses: Iterable[LearnerUse], told: Iterable[float]
+    plan: Plan, verdict: Verdict, uses: Iterable[LearnerUse], peaks: Iterable[float]
 ) -> int | None:
     """Return the largest peak that anybody has measured of a learner.
 
@@ -246,7 +246,7 @@ def _memory_bytes(
     the kernel holds the limit, nobody took more than that.
     """
     on_node = max(plan.resources.learners_per_node, default=1)
-    most, is_held = int(max(told, default=0)), False
+    most, is_held = int(max(peaks, default=0)), False
     for use in uses:
         is_held = is_held or use.job_memory_bytes > 0
         most = max(most, use.memory_bytes, use.job_memory_bytes // on_node)

@@ -118,8 +118,8 @@ def _retry(
         # Nothing is lost by beginning again where only the preflight has run.
         loses_nothing = bool(newest.bad_hosts) and newest.step < 0
         # The program asks for it, or the user does for more memory.
-        asked_for = (VerdictKind.TRY_AGAIN, VerdictKind.OUT_OF_MEMORY)
-        loses_nothing = loses_nothing or kind in asked_for or has_trained
+        retried_kinds = (VerdictKind.TRY_AGAIN, VerdictKind.OUT_OF_MEMORY)
+        loses_nothing = loses_nothing or kind in retried_kinds or has_trained
         allowed = RETRIES if newest.progress >= 0 or loses_nothing else 0
         if not allowed:
             why = "there is no checkpoint to go on from; `retries: 3` would begin again"

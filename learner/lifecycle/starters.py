@@ -190,12 +190,12 @@ def submit(following: Following) -> str:
         return ""
     except OSError as error:
         raise CanNotStart(f"the submit command can't be run: {error}") from error
-    said = done.stderr.decode(errors="replace").strip()
+    errors = done.stderr.decode(errors="replace").strip()
     words = done.stdout.decode(errors="replace").split()
     killed = done.returncode < 0 or done.returncode in range(128, 255)
-    if done.returncode and not killed and not ANSWER_LOST.search(said):
-        said = said or "it printed nothing"
-        raise CanNotStart(f"the submission failed with exit code {done.returncode}: {said}")
+    if done.returncode and not killed and not ANSWER_LOST.search(errors):
+        errors = errors or "it printed nothing"
+        raise CanNotStart(f"the submission failed with exit code {done.returncode}: {errors}")
     head = f"{done.returncode}\n{len(done.stdout)}\n".encode()
     answer = following.job_dir / contract.submit_answer(following.number)
     with contextlib.suppress(OSError):  # the login side finds the job by its name, too

@@ -224,8 +224,8 @@ class Coordinator:
             rates = {name: values.pop(name) for name in _RATES if name in values}
             values.update({**self._validate(), **rates})
         epoch = int(values["epoch"])
-        told = {name: value for name, value in values.items() if name != "epoch"}
-        self._record(position.step, {**times, **told}, epoch=epoch)
+        numbers = {name: value for name, value in values.items() if name != "epoch"}
+        self._record(position.step, {**times, **numbers}, epoch=epoch)
         for line in self._table.lines(epoch, position.history):
             self._reports.say(line)
         self._note(position)

@@ -94,8 +94,8 @@ def _serve(plan: Plan, job_dir: Path, settings: Settings, ended: HaltFlag, heart
 
 
 def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
-    asked = plan.parameter_server
-    if asked is None:
+    settings = plan.parameter_server
+    if settings is None:
         raise ServerError(f"the plan of attempt {attempt} has no parameter server")
     solver, resources = solver_of_job(plan, job_dir), plan.resources
     return Settings(
@@ -103,11 +103,11 @@ def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
         node=node,
         learners_per_node=resources.learners_per_node,
         solver=solver,
-        solver_line=describe_solver(asked, solver),
+        solver_line=describe_solver(settings, solver),
         host=bound_address(plan),
-        timeout_s=asked.timeout_s,
-        snapshot_every_s=asked.snapshot_every_s,
-        bounded=bool(asked.staleness),
+        timeout_s=settings.timeout_s,
+        snapshot_every_s=settings.snapshot_every_s,
+        bounded=bool(settings.staleness),
         memory_left=lambda: min(memory_left().values(), default=None),
     )
 
@@ -136,8 +136,8 @@ class _Stopped:
             self._abandoned = self._outside.abandoned()
         if self._expelled:
             return True
-        asked = self._ended and not self._outside.supervisor_lives
-        return bool(asked or self._abandoned) and not self._needed()
+        by_signal = self._ended and not self._outside.supervisor_lives
+        return bool(by_signal or self._abandoned) and not self._needed()
 
     @property
     def reason(self) -> str:

@@ -51,7 +51,9 @@ def load(plan: Plan, job_dir: Path, tick: Tick, show: scripted.Show = lambda _: 
         if path is not None:
             sources.append((store, path))
     _link(job_dir / contract.DATA, {store.id: path for store, path in sources}, plan)
-    return [f"{store.id}: {scripted.told_of(job_dir, store) or path}" for store, path in sources]
+    return [
+        f"{store.id}: {scripted.last_sentence(job_dir, store) or path}" for store, path in sources
+    ]
 
 
 def _link(data: Path, sources: Mapping[str, Path], plan: Plan) -> None:

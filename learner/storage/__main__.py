@@ -88,9 +88,9 @@ def place_of(env: Mapping[str, str]) -> Place:
 def _opened(
     kind: str, place: Place, env: Mapping[str, str], progress: Progress, patience_s: float
 ) -> ObjectStore:
-    told_s = env.get(PATIENCE_VARIABLE)
+    wanted_s = env.get(PATIENCE_VARIABLE)
     return Patient(
-        open_store(kind, place), float(told_s) if told_s else patience_s, progress.notice
+        open_store(kind, place), float(wanted_s) if wanted_s else patience_s, progress.notice
     )
 
 

@@ -87,8 +87,8 @@ class Cache:
         (self.folder / "objects").mkdir(parents=True, exist_ok=True)
         (self.folder / "trees").mkdir(exist_ok=True)
         if not (about := self.folder / "place.json").exists():
-            told = {"endpoint": self._place.endpoint, "container": self._place.container}
-            contract.write_whole(about, json.dumps(told) + "\n")
+            place = {"endpoint": self._place.endpoint, "container": self._place.container}
+            contract.write_whole(about, json.dumps(place) + "\n")
         while True:
             if (tree := self.tree(listing)) is not None:
                 return tree, 0

@@ -134,7 +134,7 @@ class _ClaimWatch:
 
     def __init__(self, lapse_s: float) -> None:
         self._lapse_s = lapse_s
-        self._seen: object = None
+        self._state: object = None
         self._since = time.monotonic()
 
     def owners(self, folder: Path) -> list[str]:
@@ -144,16 +144,16 @@ class _ClaimWatch:
 
     def lapsed(self, folder: Path, names: list[str]) -> bool:
         """Return whether the owner is dead: certainly, or as far as its silence tells."""
-        seen: object = names
+        state: object = names
         if names:
             if _is_dead(names[0]):
                 return True
             with contextlib.suppress(OSError):
                 status = (folder / names[0]).stat()
-                seen = (names, status.st_mtime_ns, status.st_size)
+                state = (names, status.st_mtime_ns, status.st_size)
         now = time.monotonic()
-        if seen != self._seen:
-            self._seen, self._since = seen, now
+        if state != self._state:
+            self._state, self._since = state, now
         return now - self._since > self._lapse_s
 
 

@@ -27,7 +27,7 @@ class Held:
     """One folder of data in the cache."""
 
     tree: Path
-    told: CachedData
+    data: CachedData
 
     @property
     def container(self) -> Path:
@@ -42,12 +42,12 @@ def held(root: Path) -> list[Held]:
         with contextlib.suppress(OSError, ValueError):  # removed meanwhile
             place = json.loads((tree.parent.parent / "place.json").read_text())
             sizes = [path.stat().st_size for path in _files(tree)]
-            told = CachedData(
+            data = CachedData(
                 place["endpoint"], place["container"], len(sizes), sum(sizes),
                 tree.stat().st_mtime, sorted(users.get(tree.resolve(), ())),
             )  # fmt: skip
-            found.append(Held(tree, told))
-    return sorted(found, key=lambda each: each.told.used_at)
+            found.append(Held(tree, data))
+    return sorted(found, key=lambda each: each.data.used_at)
 
 
 def total_bytes(root: Path) -> int:
@@ -77,12 +77,12 @@ def evict(
     for each in held(root):
         if wanted_bytes <= 0:
             return gone
-        if each.told.users or time.time() - each.told.used_at < unused_s:
+        if each.data.users or time.time() - each.data.used_at < unused_s:
             continue
         with _claimed(each.container, own) as is_ours:
             if is_ours and _remove(root, each):
                 wanted_bytes -= _sweep(each.container, spared)
-                gone.append(each.told)
+                gone.append(each.data)
     for container in (root / CACHE).glob("*"):  # what interrupted loads have left
         if wanted_bytes > 0 and container != own and (container / "objects").is_dir():
             with _claimed(container, own) as is_ours:
@@ -104,7 +104,7 @@ def _remove(root: Path, each: Held) -> bool:
     aside = each.tree.with_name(f".new.old.{each.tree.name}")
     try:
         each.tree.rename(aside)  # from now on no load finds it
-        if aside.stat().st_mtime != each.told.used_at or each.tree.resolve() in _users(root):
+        if aside.stat().st_mtime != each.data.used_at or each.tree.resolve() in _users(root):
             aside.rename(each.tree)
             return False
     except OSError:

@@ -159,12 +159,12 @@ class Fetcher:
         chunks.touch()
         with part.open("rb") as file:
             for line in chunks.read_text().splitlines():
-                number, _, told = line.partition(" ")
-                if not number.isdecimal() or not told.isdecimal():
+                number, _, checksum = line.partition(" ")
+                if not number.isdecimal() or not checksum.isdecimal():
                     continue  # cut off in the middle
                 start, length = wanted.span(int(number))
                 file.seek(start)
-                if zlib.crc32(file.read(length)) == int(told):
+                if zlib.crc32(file.read(length)) == int(checksum):
                     wanted.done.add(int(number))
                     self._moved(length)
 

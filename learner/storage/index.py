@@ -18,7 +18,7 @@ from learner.storage.progress import Tick
 
 _PATIENCE_S = 10.0
 """How long to wait for an export to add its file to the index."""
-_TOLD = 10
+_MOST_SHOWN = 10
 """How many names of skipped files are printed."""
 
 
@@ -111,6 +111,6 @@ def tell_index(index: ResultsIndex) -> list[str]:
     size = format_bytes(sum(file.size_bytes for file in index.files))
     lines = [f"{counted(len(index.files), 'file')}, {size}"]
     if left := index.left_out:
-        more = ", …" if len(left) > _TOLD else ""
-        lines.append(f"left out: {len(left)}: {', '.join(map(repr, left[:_TOLD]))}{more}")
+        more = ", …" if len(left) > _MOST_SHOWN else ""
+        lines.append(f"left out: {len(left)}: {', '.join(map(repr, left[:_MOST_SHOWN]))}{more}")
     return lines

@@ -79,7 +79,7 @@ class Progress:
         self._file = file
         self._what = what
         self._total = self._done = 0
-        self._seen: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
         self._due = 0.0
         self._trouble = ""
         self._tries = 0
@@ -90,7 +90,7 @@ class Progress:
         """Set how much there is to move."""
         with self._lock:
             self._total, self._done = total_bytes, 0
-            self._seen.append((time.monotonic(), 0))
+            self._samples.append((time.monotonic(), 0))
             self._tell(self._sentence())
 
     def add(self, size_bytes: int) -> None:
@@ -142,9 +142,9 @@ class Progress:
 
     def _sentence(self) -> str:
         now = time.monotonic()
-        self._seen.append((now, self._done))
-        while now - self._seen[0][0] > _WINDOW_S:
-            self._seen.popleft()
+        self._samples.append((now, self._done))
+        while now - self._samples[0][0] > _WINDOW_S:
+            self._samples.popleft()
         parts = (
             [f"{format_bytes(self._done)} of {format_bytes(self._total)}"] if self._total else []
         )
@@ -155,7 +155,7 @@ class Progress:
         return f"{self._what}: {', '.join(parts)}"
 
     def _pace(self, now: float) -> list[str]:
-        then, before = self._seen[0]
+        then, before = self._samples[0]
         if now - then < 1.0 or self._done <= before:
             return []
         rate = (self._done - before) / (now - then)

@@ -107,11 +107,11 @@ def save(
         return ""
     own = {"CONTAINER": store.training_results, "SOURCE": str(source), "JOB_DIR": str(job_dir)}
     _run(store, STORE, root, job_dir, own, tick, show, more)
-    told = told_of(job_dir, store)
-    return f"{store.training_results}: {told}" if told else store.training_results
+    sentence = last_sentence(job_dir, store)
+    return f"{store.training_results}: {sentence}" if sentence else store.training_results
 
 
-def told_of(job_dir: Path, store: DataStore) -> str:
+def last_sentence(job_dir: Path, store: DataStore) -> str:
     """Return what the store's last script has said of its work, if anything."""
     return read_progress(job_dir / progress_file(store.position)).sentence
 
@@ -124,13 +124,13 @@ class _News:
         self._last, self._since = Moving(), time.monotonic()
 
     def read(self) -> Moving:
-        told = read_progress(self._file)
-        if told != self._last:
-            self._last, self._since = told, time.monotonic()
+        news = read_progress(self._file)
+        if news != self._last:
+            self._last, self._since = news, time.monotonic()
         silent_s = (time.monotonic() - self._since) // _SILENT_S * _SILENT_S
-        if not told.sentence or silent_s == 0:
-            return told
-        return dataclasses.replace(told, sentence=f"{told.sentence}; no news for {silent_s:.0f} s")
+        if not news.sentence or silent_s == 0:
+            return news
+        return dataclasses.replace(news, sentence=f"{news.sentence}; no news for {silent_s:.0f} s")
 
 
 def _run(
@@ -189,12 +189,12 @@ def _failed(store: DataStore, name: str, code: int, log: Path, hidden: list[str]
     hint = f"See {log}"
     if lines and lines[-1].startswith(_HINT):
         hint = lines.pop().removeprefix(_HINT)
-    said = lines[-1].strip()[:500] if lines else "it printed nothing"
+    last = lines[-1].strip()[:500] if lines else "it printed nothing"
     if not hint.startswith("See "):
-        message = said
+        message = last
     else:
         message = (
-            f"The {name} script of data store {store.id!r} ended with exit code {code}: {said}"
+            f"The {name} script of data store {store.id!r} ended with exit code {code}: {last}"
         )
     kind = SiteFault if code == EXIT_TRY_LATER or code < 0 or code > 128 else UserFault
     return kind(message, hint=hint)

@@ -261,7 +261,7 @@ class Supervisor:
         statuses = [status for status in self._statuses() if status.rank not in lost]
         if any(status.state not in (State.COMPLETED, State.HALTED) for status in statuses):
             self._is_ended_from_outside()  # waits for a SIGTERM that may be on its way
-        seen = Observed(
+        observed = Observed(
             statuses,
             exit_code,
             words,
@@ -274,7 +274,7 @@ class Supervisor:
             left_undone(self.plan, self.job_dir, self.attempt),
         )  # fmt: skip
         self._overseer.finish()
-        outcome = guarded(decide(self.plan, seen), self.job_dir, self.attempt)
+        outcome = guarded(decide(self.plan, observed), self.job_dir, self.attempt)
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
 
@@ -288,7 +288,7 @@ class Supervisor:
         """
         from learner.job.context import launcher_name
 
-        asked, delivered, end_at, kill_at = "", "", float("inf"), float("inf")
+        action, delivered, end_at, kill_at = "", "", float("inf"), float("inf")
         look_at = 0.0
         while step.exit_code is None:
             self.control.wait(TICK_S)
@@ -298,8 +298,8 @@ class Supervisor:
             if tend is not None:
                 tend(request, bool(self.heart.status.reason))
             if request is not None and request.action != delivered:
-                if request.action != asked:
-                    asked = request.action
+                if request.action != action:
+                    action = request.action
                     end_at = now + request.grace_s + OVERTIME_S
                 if self.control.gone:
                     end_at = now  # no directive can reach the watchdogs
@@ -324,12 +324,12 @@ class Supervisor:
         if (ending := self._overseer.look(self._statuses)) is not None:
             self.control.end(ending)
 
-    def _tell_plateau(self, told: FoundPlateau) -> None:
+    def _tell_plateau(self, found: FoundPlateau) -> None:
         from learner.supervisor.notices import tell_plateau
 
-        say(f"{told.reason[:1].upper()}{told.reason[1:]}; the training goes on.")
-        since = int(told.plateau.since_step)
-        tell_plateau(self.job_dir, self.plan, self.attempt, (told.reason, since), say)
+        say(f"{found.reason[:1].upper()}{found.reason[1:]}; the training goes on.")
+        since = int(found.plateau.since_step)
+        tell_plateau(self.job_dir, self.plan, self.attempt, (found.reason, since), say)
 
     def _saving_s(self) -> float | None:
         """Return how long saving takes by what learners report: a step's end and a checkpoint."""

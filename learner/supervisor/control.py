@@ -82,7 +82,7 @@ class Control:
         self._ends_at = _deadline(plan, clock())
         self._request: EndRequest | None = None
         self._question: Question | None = None
-        self._asked_at: frozenset[int] = frozenset()
+        self._handled_signals: frozenset[int] = frozenset()
         self._changed = threading.Event()
         self._look_at = 0.0
         self._missing_since: float | None = None
@@ -123,8 +123,8 @@ class Control:
         if self._request is not None and signal.SIGTERM in self._signals.received:
             self._request = replace(self._request, terminated=True)
         received = frozenset(self._signals.received)
-        if received != self._asked_at:
-            self._asked_at = received  # SIGTERM may follow a warning, minutes later
+        if received != self._handled_signals:
+            self._handled_signals = received  # SIGTERM may follow a warning, minutes later
             self._question = Question(batch_system(self._plan), self._early_s())
         return self._request
 
@@ -132,8 +132,8 @@ class Control:
         """Return the outcome with what the scheduler says, if it may have ended the learners."""
         if self._question is None:
             # At a time limit Slurm signals the learners' steps, and not the job script.
-            unasked = outcome.state is State.HALTED and self._request is None
-            if unasked or outcome.kind is VerdictKind.SCHEDULER:
+            by_itself = outcome.state is State.HALTED and self._request is None
+            if by_itself or outcome.kind is VerdictKind.SCHEDULER:
                 self._question = Question(batch_system(self._plan), self._early_s())
         return outcome if self._question is None else self._question.explain(outcome)
 

@@ -38,14 +38,14 @@ def tell_started(job_dir: Path, plan: Plan, attempt: int, say: Callable[[str], N
 
 
 def tell_plateau(
-    job_dir: Path, plan: Plan, attempt: int, told: tuple[str, int], say: Callable[[str], None]
+    job_dir: Path, plan: Plan, attempt: int, plateau: tuple[str, int], say: Callable[[str], None]
 ) -> None:
     """Tell of a plateau at which the training goes on; returns at once.
 
     Args:
-        told: the plateau in words, and since which step it is.
+        plateau: the plateau in words, and since which step it is.
     """
-    notice = contract.notice_of_plateau(plan.training_id, plan.name, plan.site, attempt, *told)
+    notice = contract.notice_of_plateau(plan.training_id, plan.name, plan.site, attempt, *plateau)
     _begin(job_dir, plan, notice, say)
 
 
@@ -153,18 +153,18 @@ def _send(job_dir: Path, plan: Plan, endpoints: list[Endpoint], notice: Notice, 
 
 def _run(job_dir: Path, command: str, notice: Notice) -> None:
     """Run the user's command; it gets the notice as JSON, and the main parts as variables."""
-    told = {
+    variables = {
         "DLCTL_EVENT": notice.event, "DLCTL_TRAINING_ID": notice.training_id,
         "DLCTL_STATE": notice.state, "DLCTL_REASON": notice.reason,
     }  # fmt: skip
     try:
         done = subprocess.run(
-            ["/bin/sh", "-c", command], cwd=job_dir / contract.CODE, env={**os.environ, **told},
+            ["/bin/sh", "-c", command], cwd=job_dir / contract.CODE, env=os.environ | variables,
             input=notice.to_json(), text=True, timeout=_COMMAND_S, capture_output=True,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotSent(f"the command did not end well: {type(error).__name__}") from None
     if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip() or "it printed nothing"
-        last = said.splitlines()[-1]
+        output = done.stderr.strip() or done.stdout.strip() or "it printed nothing"
+        last = output.splitlines()[-1]
         raise NotSent(f"the command ended with exit code {done.returncode}: {last}")

@@ -71,10 +71,10 @@ def check_weights(plan: Plan, job_dir: Path, tick: Tick) -> Outcome | None:
             if damaged == path or sha256_of(blob, tick) != plan.weights.sha256:
                 damaged.replace(f"{damaged}{contract.DAMAGED_BLOB}")
     model, _, _ = plan.weights.model.partition("@")
-    seen = "its SHA-256 differs" if len(found) == 64 else found
+    problem = "its SHA-256 differs" if len(found) == 64 else found
     return failed(
         VerdictKind.SITE,
-        f"{plan.weights.path} of the model {plan.weights.model} is not what was stored: {seen}.",
+        f"{plan.weights.path} of the model {plan.weights.model} is not what was stored: {problem}.",
         f"Store the same file again: dlctl models update {model} FOLDER; then continue: "
         f"dlctl resume {plan.training_id}",
     )

@@ -64,7 +64,7 @@ def cache(root: Path, keep_bytes: str = "", unused_s: str = "0") -> dict[str, An
     too_many = total_bytes(root) - int(keep_bytes) if keep_bytes else 0
     gone = evict(root, too_many, unused_s=float(unused_s)) if keep_bytes else []
     return {
-        "held": [dataclasses.asdict(each.told) for each in held(root)],
+        "held": [dataclasses.asdict(each.data) for each in held(root)],
         "removed": [dataclasses.asdict(each) for each in gone],
         "total_bytes": total_bytes(root),
     }
@@ -107,7 +107,7 @@ def _load(plan: Plan, job_dir: Path) -> list[str]:
     """Run the scripts of all stores here; return one line for each."""
     progress, root = _Progress(), Path(plan.root)
     return [
-        f"{store.id}: {scripted.told_of(job_dir, store)}"
+        f"{store.id}: {scripted.last_sentence(job_dir, store)}"
         for store in plan.data_stores
         if store.scripts and scripted.load(store, root, job_dir, _no_tick, progress.show)
     ]

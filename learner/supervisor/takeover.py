@@ -56,12 +56,12 @@ def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
         or _by_the_learners(job_dir, plan, attempt)
     )
     outcome = _with_lost_node(job_dir, plan, attempt, outcome)
-    outcome = _as_asked(plan, job_dir, outcome)
+    outcome = _as_requested(plan, job_dir, outcome)
     evidence = replace(outcome.evidence or Evidence(), scheduler_state=word)
     return last_verdict(job_dir, attempt, replace(outcome, evidence=evidence), plan)
 
 
-def _as_asked(plan: Plan, job_dir: Path, outcome: Outcome) -> Outcome:
+def _as_requested(plan: Plan, job_dir: Path, outcome: Outcome) -> Outcome:
     """Return the end that a person has asked for, if somebody has; how it came is its reason."""
     how = outcome.reason[:1].lower() + outcome.reason[1:]
     if is_there(job_dir / contract.CANCEL_REQUEST):
@@ -105,12 +105,12 @@ def _by_the_scheduler(plan: Plan, word: str, *, sure: bool = False) -> Outcome |
 def _by_the_output(job_dir: Path, plan: Plan, attempt: int) -> Outcome | None:
     """Return what the last lines in the job's output mean."""
     lines = last_lines(job_dir / contract.job_output(attempt))
-    told = explain(lines, plan.training_id, plan.site)
-    if told is None:
+    cause = explain(lines, plan.training_id, plan.site)
+    if cause is None:
         return None
-    reason = told.reason[:1].upper() + told.reason[1:] + "."
-    hint = memory_hint(plan) if told.kind is VerdictKind.OUT_OF_MEMORY else told.hint
-    return failed(told.kind, reason, hint, Evidence(last_lines=lines))
+    reason = cause.reason[:1].upper() + cause.reason[1:] + "."
+    hint = memory_hint(plan) if cause.kind is VerdictKind.OUT_OF_MEMORY else cause.hint
+    return failed(cause.kind, reason, hint, Evidence(last_lines=lines))
 
 
 def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:

@@ -51,33 +51,33 @@ from learner.job.status import UNFINISHED, UNSAVED, has_saved
 from learner.supervisor.statuses import Observed
 
 
-def decide(plan: Plan, seen: Observed) -> Outcome:
+def decide(plan: Plan, observed: Observed) -> Outcome:
     """Return the outcome of an attempt whose learners have run."""
-    states = [status.state for status in seen.statuses]
-    complete = len(states) + len(seen.lost) == plan.resources.learners
-    request = seen.request
+    states = [status.state for status in observed.statuses]
+    complete = len(states) + len(observed.lost) == plan.resources.learners
+    request = observed.request
     if request is not None and request.state is State.CANCELLED:
         return Outcome(State.CANCELLED, request.kind, _sentence(request.reason))
-    if seen.failure is not None:
-        return seen.failure
+    if observed.failure is not None:
+        return observed.failure
     if complete and all(state is State.COMPLETED for state in states):
         learners = _how_many(len(states), plan)
-        warning = next((f"; {s.reason}" for s in seen.statuses if s.reason), "")
-        warning += f"; {seen.undone}" if seen.undone else ""
-        reason = f"{learners} ended with exit code 0{warning}{_describe_lost(seen.lost)}."
+        warning = next((f"; {s.reason}" for s in observed.statuses if s.reason), "")
+        warning += f"; {observed.undone}" if observed.undone else ""
+        reason = f"{learners} ended with exit code 0{warning}{_describe_lost(observed.lost)}."
         return Outcome(State.COMPLETED, VerdictKind.NONE, reason)
-    if _halted(seen, complete):
+    if _halted(observed, complete):
         why = request.reason.rstrip(".") if request else BY_THEMSELVES
-        makers = seen.statuses[:1] if plan.launch.step_per_learner else seen.statuses
+        makers = observed.statuses[:1] if plan.launch.step_per_learner else observed.statuses
         saved = bool(makers) and all(has_saved(status) for status in makers)
-        reason = why + ("" if saved else ", before all was saved") + _describe_lost(seen.lost)
+        reason = why + ("" if saved else ", before all was saved") + _describe_lost(observed.lost)
         hint = f"Continue with: {resume_command(plan)}" if saved else go_on(plan)
         # The built-in loop's learners end the same way if halted before training has begun.
-        if not seen.checkpoints and (not saved or plan.framework.has_loop):
+        if not observed.checkpoints and (not saved or plan.framework.has_loop):
             hint = f"There is no checkpoint yet; start again: {resume_command(plan)}"
         kind = request.kind if request else VerdictKind.REQUESTED
         return Outcome(State.HALTED, kind, _sentence(reason), hint)
-    return _failed(plan, seen)
+    return _failed(plan, observed)
 
 
 def _how_many(count: int, plan: Plan) -> str:
@@ -102,19 +102,19 @@ def _describe_lost(lost: dict[int, str]) -> str:
     return "".join(parts)
 
 
-def _halted(seen: Observed, complete: bool) -> bool:
-    states = {status.state for status in seen.statuses}
+def _halted(observed: Observed, complete: bool) -> bool:
+    states = {status.state for status in observed.statuses}
     fine = {State.COMPLETED, State.HALTED}
-    if says_lost(seen.launcher_words) and not states <= fine:
+    if says_lost(observed.launcher_words) and not states <= fine:
         return False
-    if seen.request is not None:
+    if observed.request is not None:
         fine.add(State.CANCELLED)  # the launcher was ended after the grace period
     if complete and states <= fine:
-        return seen.request is not None or State.HALTED in states
-    if seen.request is None or not seen.request.terminated:
+        return observed.request is not None or State.HALTED in states
+    if observed.request is None or not observed.request.terminated:
         return False
-    failed = [status for status in seen.statuses if status.state is State.FAILED]
-    return not says_full(seen.launcher_words) and all(
+    failed = [status for status in observed.statuses if status.state is State.FAILED]
+    return not says_full(observed.launcher_words) and all(
         status.signal == signal.SIGTERM or _is_consequence(status.last_lines) for status in failed
     )
 
@@ -124,30 +124,30 @@ def _is_consequence(lines: list[str]) -> bool:
     return found is not None and found[0].kind in CONSEQUENCES
 
 
-def _failed(plan: Plan, seen: Observed) -> Outcome:
-    failed = [status for status in seen.statuses if status.state is State.FAILED]
-    lost = [status for status in seen.statuses if not status.state.final]
-    spoke = [status for status in lost if _spoke(status, seen.logs.get(status.rank, []))]
+def _failed(plan: Plan, observed: Observed) -> Outcome:
+    failed = [status for status in observed.statuses if status.state is State.FAILED]
+    lost = [status for status in observed.statuses if not status.state.final]
+    spoke = [status for status in lost if _spoke(status, observed.logs.get(status.rank, []))]
     if spoke and not any(_spoke(status, status.last_lines) for status in failed):
-        return _cut_short(plan, seen, spoke[0])
+        return _cut_short(plan, observed, spoke[0])
     if failed:
         failed.sort(key=lambda status: status.heartbeat_at)
-        outcomes = [_explain(plan, seen, status) for status in failed]
+        outcomes = [_explain(plan, observed, status) for status in failed]
         # A learner that waited for the failed one may end before it.
         own = (each for each in outcomes if each.kind not in CONSEQUENCES)
         first = next(own, outcomes[0])
-        told = first_match(Place.LAUNCHER, seen.launcher_words)
+        match = first_match(Place.LAUNCHER, observed.launcher_words)
         # MPI may end a process by an exit code, and without a word, when it loses the other nodes.
         is_silent = first.evidence is not None and not first.evidence.last_lines
         others_did = first.kind in CONSEQUENCES | _BY_OTHERS or is_silent
-        if others_did and told and told[0].kind in _OF_SLURM:
-            return _vanished(plan, seen, lost + failed)
+        if others_did and match and match[0].kind in _OF_SLURM:
+            return _vanished(plan, observed, lost + failed)
         return first
-    if not lost and says_lost(seen.launcher_words):
-        lost = seen.statuses[:]  # Slurm ended all of them because of the node
+    if not lost and says_lost(observed.launcher_words):
+        lost = observed.statuses[:]  # Slurm ended all of them because of the node
     if lost:
-        return _vanished(plan, seen, sorted(lost, key=lambda status: status.heartbeat_at))
-    return _launcher_failed(plan, seen)
+        return _vanished(plan, observed, sorted(lost, key=lambda status: status.heartbeat_at))
+    return _launcher_failed(plan, observed)
 
 
 _OF_SLURM = {VerdictKind.NODE_LOST, VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED}
@@ -156,10 +156,10 @@ _BY_OTHERS = {VerdictKind.SCHEDULER, VerdictKind.UNKNOWN}
 """Kinds of learners that were killed by a signal from outside."""
 
 
-def _explain(plan: Plan, seen: Observed, status: Status) -> Outcome:
-    outcome = explain(plan, status, seen.launcher_words)
-    if status.reason == UNSAVED and seen.request is not None:
-        return replace(outcome, kind=seen.request.kind)
+def _explain(plan: Plan, observed: Observed, status: Status) -> Outcome:
+    outcome = explain(plan, status, observed.launcher_words)
+    if status.reason == UNSAVED and observed.request is not None:
+        return replace(outcome, kind=observed.request.kind)
     return outcome
 
 
@@ -168,29 +168,28 @@ def _spoke(status: Status, lines: list[str]) -> bool:
     return any(line.startswith(f"[rank {status.rank} on ") for line in _own_words(lines))
 
 
-def _cut_short(plan: Plan, seen: Observed, status: Status) -> Outcome:
+def _cut_short(plan: Plan, observed: Observed, status: Status) -> Outcome:
     # On MPI_Abort Slurm kills the whole step at once: the watchdog may die before it reports.
-    words = seen.logs[status.rank]
+    words = observed.logs[status.rank]
     kind, what, hint = read_words(plan, words, None, status.rank)
     evidence = Evidence("learner", status.rank, status.host, None, None, words)
     return failed(kind, f"{_who(status)} failed: {what}", hint, evidence)
 
 
-def _vanished(plan: Plan, seen: Observed, lost: list[Status]) -> Outcome:
+def _vanished(plan: Plan, observed: Observed, lost: list[Status]) -> Outcome:
     """Judge learners that were killed with their watchdogs; the first vanished first."""
-    found = first_match(Place.LAUNCHER, seen.launcher_words)
+    found = first_match(Place.LAUNCHER, observed.launcher_words)
     host = blamed_host(*found) if found else ""
     status = next((each for each in lost if each.host == host), lost[0])
-    evidence = _last_seen(seen, status)
+    evidence = _evidence_of_lost(observed, status)
     if found is None or found[0].kind is VerdictKind.SCHEDULER:
         # A learner's own words say more than that its step was ended.
         for each in lost:
-            if spoke := first_match(Place.LEARNER, seen.logs.get(each.rank, [])):
-                kind, what, hint = read_words(plan, seen.logs[each.rank], None, each.rank)
+            if spoke := first_match(Place.LEARNER, observed.logs.get(each.rank, [])):
+                kind, what, hint = read_words(plan, observed.logs[each.rank], None, each.rank)
                 if spoke[0].kind not in CONSEQUENCES:
-                    return failed(
-                        kind, f"{_who(each)} failed: {what}", hint, _last_seen(seen, each)
-                    )
+                    evidence = _evidence_of_lost(observed, each)
+                    return failed(kind, f"{_who(each)} failed: {what}", hint, evidence)
     if found is not None:
         rule, line = found
         hint = rule.hint.format(id=plan.training_id, site=plan.site)
@@ -198,15 +197,15 @@ def _vanished(plan: Plan, seen: Observed, lost: list[Status]) -> Outcome:
             hint = memory_hint(plan)
         evidence = replace(evidence, host=host or evidence.host)
         return failed(rule.kind, f"{rule.sentence}: {line.strip()}", hint, evidence)
-    last = seen.launcher_words[-1:]
+    last = observed.launcher_words[-1:]
     output = f" {launcher_name(plan)} reported: {last[0]}" if last else ""
     reason = f"{_who(status)} vanished with its watchdog; killed from outside.{output}"
     return failed(VerdictKind.UNKNOWN, reason, memory_hint(plan), evidence)
 
 
-def _last_seen(seen: Observed, status: Status) -> Evidence:
+def _evidence_of_lost(observed: Observed, status: Status) -> Evidence:
     """Return the evidence about a learner whose watchdog left no word."""
-    words = [*seen.logs.get(status.rank, []), *seen.launcher_words][-20:]
+    words = [*observed.logs.get(status.rank, []), *observed.launcher_words][-20:]
     return replace(_evidence(status), last_lines=words)
 
 
@@ -220,18 +219,18 @@ def go_on(plan: Plan) -> str:
     return GO_ON.format(id=plan.training_id)
 
 
-def _launcher_failed(plan: Plan, seen: Observed) -> Outcome:
-    words = seen.launcher_words
+def _launcher_failed(plan: Plan, observed: Observed) -> Outcome:
+    words = observed.launcher_words
     output = f": {words[-1]}" if words else "."
-    started = len(seen.statuses)
+    started = len(observed.statuses)
     reason = (
-        f"The launcher ended with exit code {seen.launcher_exit} after {started} of "
+        f"The launcher ended with exit code {observed.launcher_exit} after {started} of "
         f"{plan.resources.learners} learners had started{output}"
     )
-    first = seen.statuses[0] if seen.statuses else None
+    first = observed.statuses[0] if observed.statuses else None
     evidence = Evidence(
         "learner", first.rank if first else 0, first.host if first else "",
-        seen.launcher_exit, None, words,
+        observed.launcher_exit, None, words,
     )  # fmt: skip
     hint = f"See the launcher's log, and check the site: dlctl doctor {plan.site}"
     return failed(VerdictKind.SITE, reason, hint, evidence)
@@ -333,10 +332,10 @@ def _read(plan: Plan, lines: list[str], exit_code: int | None, rank: int) -> Rea
         known = first_match(Place.LEARNER, [mistake[0]])
         return Reading(known[0].kind if known else VerdictKind.USER_ERROR, *mistake)
     if exit_code in EXIT_CODES:
-        told = EXIT_CODES[exit_code]
-        what = told.words
+        meaning = EXIT_CODES[exit_code]
+        what = meaning.words
         what += f": {lines[-1].strip()}" if lines and exit_code in (AGAIN, NEVER, 127) else "."
-        return Reading(told.kind, what, told.hint.format(id=plan.training_id, rank=rank))
+        return Reading(meaning.kind, what, meaning.hint.format(id=plan.training_id, rank=rank))
     if found := first_match(Place.LEARNER, lines):
         rule, line = found
         hint = rule.hint.format(site=plan.site, id=plan.training_id, rank=rank)
@@ -398,8 +397,8 @@ def _memory(plan: Plan) -> str:
 
 def memory_hint(plan: Plan) -> str:
     """Return what to do where memory ran out: twice what the plan has, as a command."""
-    asked = plan.resources.memory_bytes_per_learner
-    mib = 4096 if asked is None else -(-asked // 2**19)
+    limit = plan.resources.memory_bytes_per_learner
+    mib = 4096 if limit is None else -(-limit // 2**19)
     more = f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
     return (
         f"Resume with more memory (now: {_memory(plan)}): "

@@ -22,9 +22,9 @@ def address_on(network: str, site: str) -> str:
     fit = addresses_on(network, have)
     if fit:
         return fit[0]
-    seen = ", ".join(f"{name} {address}" for name, address in have) or "none"
+    addresses = ", ".join(f"{name} {address}" for name, address in have) or "none"
     raise UserFault(
-        f"{socket.gethostname()} has no address on the network {network!r}; it has {seen}.",
+        f"{socket.gethostname()} has no address on the network {network!r}; it has {addresses}.",
         hint=f"Correct `network` in the site file of {site}, or leave it out.",
     )
 

@@ -109,7 +109,7 @@ class CheckpointKeeper:
         self._say = say
         self._interval = Interval(policy, clock)
         self._engine = CheckpointEngine(root, exchange, say, keep, writer, disk)
-        self._asked_step: int | None = None
+        self._newest_step: int | None = None
         """The step of the newest checkpoint that this run began to save, or loaded."""
         self._failures = 0
         self._prepared = False
@@ -177,7 +177,7 @@ class CheckpointKeeper:
 
         If not, it is postponed as by `save`, or this step already has one.
         """
-        return self._asked_step != step and self._may_begin()
+        return self._newest_step != step and self._may_begin()
 
     def save(self, trained: Trained, position: Position, *, final: bool = False) -> bool:
         """Save the state; return False if there is no checkpoint of this step.
@@ -191,15 +191,15 @@ class CheckpointKeeper:
         try:
             if final:
                 return self._save_now(trained, position)
-            return self._asked_step == position.step or self._begin(trained, position)
+            return self._newest_step == position.step or self._begin(trained, position)
         finally:
             self._stall_s += time.perf_counter() - began
 
     def _save_now(self, trained: Trained, position: Position) -> bool:
         complete = self._engine.wait()
-        if complete and self._asked_step == position.step:
+        if complete and self._newest_step == position.step:
             return True
-        if self._asked_step == position.step and self._engine.saved_step == position.step:
+        if self._newest_step == position.step and self._engine.saved_step == position.step:
             return True  # this step's checkpoint was loaded
         return self._begin(trained, position) and self._engine.wait()
 
@@ -213,7 +213,7 @@ class CheckpointKeeper:
             self._interval.missed()
             return False
         self._engine.save(position.step, tree, self._settings, own=own, epoch=position.epoch)
-        self._asked_step = position.step
+        self._newest_step = position.step
         self._interval.saved(self._engine.copy_s, self._engine.write_s)
         return True
 
@@ -282,7 +282,7 @@ class CheckpointKeeper:
         if trained.server is not None:
             trained.server.load_state_dict(state.get("server"))
         position = Position(**state["position"])
-        self._asked_step = position.step
+        self._newest_step = position.step
         if marker.learners == self._exchange.size:
             rng.restore(own[-1]["random"], trained.device)
         else:

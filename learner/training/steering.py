@@ -167,9 +167,9 @@ class StepControl:
 
 
 def _event(number: int, order: Order, problem: str) -> str:
-    said = ", ".join(f"{name}={value:g}" for name, value in order.values.items())
-    said = f"tuned {said}" if said else "asked for a checkpoint"
-    return f"order {number}: {said}" + (f", refused: {problem}" if problem else "")
+    values = ", ".join(f"{name}={value:g}" for name, value in order.values.items())
+    change = f"tuned {values}" if values else "asked for a checkpoint"
+    return f"order {number}: {change}" + (f", refused: {problem}" if problem else "")
 
 
 def _tune(order: Order, trained: Trained, position: Position) -> str:

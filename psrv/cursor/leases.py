@@ -248,14 +248,14 @@ class LeaseFile:
 
     def _check_identity(self) -> None:
         try:
-            seen = self._table.identity()
+            identity = self._table.identity()
         except CursorError as error:
             raise CursorError(f"{self.path}: {error.message}",
                               hint="give the cursor a path of its own") from error  # fmt: skip
-        if seen != (self.samples, self.passes):
+        if identity != (self.samples, self.passes):
             raise CursorError(
-                f"{self.path} is the cursor of {seen[1]} passes over {seen[0]} samples, not of "
-                f"{self.passes} over {self.samples}",
+                f"{self.path} is the cursor of {identity[1]} passes over {identity[0]} samples, "
+                f"not of {self.passes} over {self.samples}",
                 hint="remove the file to start over, or give the cursor another path",
             )
 

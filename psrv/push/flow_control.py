@@ -87,23 +87,23 @@ class _Blocks:
 
     def __init__(self, shard: Shard) -> None:
         self._added, self._sequences = shard.all_added(), shard.all_sequences()
-        self._seen: Words = np.zeros_like(self._added)
+        self._last_words: Words = np.zeros_like(self._added)
         shard.read(self._see)
-        self._left = self._seen != 0
-        self._gathered = self._seen & COUNT != 0
+        self._left = self._last_words != 0
+        self._gathered = self._last_words & COUNT != 0
         """Whether the pushes are still in the total; otherwise they are in the exchange seen
         last."""
 
     def _see(self, _: Sequence[torch.Tensor], block: int) -> None:
-        self._seen[block] = self._added[block]
+        self._last_words[block] = self._added[block]
 
     def look(self) -> bool:
         sequences, now = self._sequences.copy(), self._added.copy()
         whole = (sequences % 2 == 0) & (sequences == self._sequences)
-        now = np.where(whole, now, self._seen)
+        now = np.where(whole, now, self._last_words)
         number = now >> COUNT_BITS
-        new = number != self._seen >> COUNT_BITS
+        new = number != self._last_words >> COUNT_BITS
         self._left &= (now != 0) & (self._gathered | ~new)
         self._gathered &= ~new | (number == 0)
-        self._seen = now
+        self._last_words = now
         return not self._left.any()

@@ -69,7 +69,7 @@ class Wait:
     wait_policy: WaitPolicy
     began_at: float
     naps_s: Iterator[float]
-    said: bool = False
+    has_warned: bool = False
     look_at: float = 0.0
 
     @property
@@ -100,8 +100,8 @@ class Wait:
         waited_s = self.waited_s
         if may_be_gone and waited_s > _LEAST_S and self.wait_policy.late(FOR_LEARNERS):
             raise LateError(f"has waited for {whom()} for {_AS_LONG}")
-        if not self.said and waited_s > self.wait_policy.timeout_s:
-            self.said = True
+        if not self.has_warned and waited_s > self.wait_policy.timeout_s:
+            self.has_warned = True
             self.wait_policy.warn(
                 f"has waited for {whom()} for {self.wait_policy.timeout_s:g} s, and continues"
             )

@@ -24,7 +24,7 @@ from psrv.transport.base import DisconnectedError, Frame, Kind, Purpose, Refused
 from psrv.transport.tcp import Connection
 
 _DIAL_AGAIN_S, _LONGEST_DIAL_S = 0.05, 1.0
-_SAID_AFTER_S = 2.0
+_LASTING_S = 2.0
 """An outage shorter than this is not logged. Neither are servers that end at the same time, one of
 which sees the end of the training first."""
 AHEAD = 16
@@ -57,7 +57,7 @@ class ReconnectingConnection(ABC):
         self._peer = peer
         self._name = f"{peer.name}, {label}"
         self._purpose = purpose
-        self._said = ""
+        self._last_line = ""
         self._stopped = threading.Event()
         self._connection: Connection | None = None
         self._lock = threading.Lock()
@@ -75,10 +75,10 @@ class ReconnectingConnection(ABC):
                 self.use(connection)
             except (DisconnectedError, RefusedError) as error:
                 now = time.monotonic()
-                if now - opened_at >= _SAID_AFTER_S:  # it has lasted, and does not flap
+                if now - opened_at >= _LASTING_S:  # it has lasted, and does not flap
                     naps_s, without_since = naps(_DIAL_AGAIN_S, _LONGEST_DIAL_S), None
                 without_since = without_since or now
-                long = now - without_since >= _SAID_AFTER_S or isinstance(error, RefusedError)
+                long = now - without_since >= _LASTING_S or isinstance(error, RefusedError)
                 if long and not self._stopped.is_set():
                     self._say(error.message)
             finally:
@@ -108,8 +108,8 @@ class ReconnectingConnection(ABC):
 
     def _say(self, what: str) -> None:
         """Log a line unless it repeats the last one."""
-        if what != self._said:
-            self._said = what
+        if what != self._last_line:
+            self._last_line = what
             self._peer.log(f"{self._name}: {what}")
 
     @abstractmethod
@@ -131,7 +131,7 @@ class BlockConnection(ReconnectingConnection):
         self._forwarders = {forwarder.number: forwarder for forwarder in forwarders}
         self._ahead = ahead
         self._answered = threading.Condition()
-        self._asked: dict[tuple[Kind, int, int], int] = {}
+        self._answer_bytes: dict[tuple[Kind, int, int], int] = {}
         """Bytes of each answer that is still to come, by its kind, shard and first block."""
         self._waited_for = 0
         """Bytes of all answers that are still to come."""
@@ -143,7 +143,7 @@ class BlockConnection(ReconnectingConnection):
 
     def use(self, connection: Connection) -> None:
         """Send, while another thread receives."""
-        self._asked, self._waited_for, self._broken = {}, 0, False
+        self._answer_bytes, self._waited_for, self._broken = {}, 0, False
         self._pulls = dict.fromkeys(self._forwarders, 0)
         receiver = threading.Thread(
             target=self._receive, args=(connection,), name=f"{self._name}, answers", daemon=True
@@ -200,7 +200,7 @@ class BlockConnection(ReconnectingConnection):
         if payload is not None:
             kind, size = Kind.WEIGHTS, payload.nbytes
         with self._answered:
-            self._asked[kind, frame.shard, frame.block] = size
+            self._answer_bytes[kind, frame.shard, frame.block] = size
             self._waited_for += size
         connection.send(frame, payload)
 
@@ -273,9 +273,9 @@ class BlockConnection(ReconnectingConnection):
 
     def _accept(self, frame: Frame, buffer: torch.Tensor) -> None:
         # Before the forwarder has it: from then on it may send the same blocks again.
-        asked = self._asked.pop((frame.kind, frame.shard, frame.block), None)
+        expected = self._answer_bytes.pop((frame.kind, frame.shard, frame.block), None)
         pulled = frame.kind is Kind.PULLED
-        if asked is None or not (frame.size == asked or (pulled and frame.size < asked)):
+        if expected is None or not (frame.size == expected or (pulled and frame.size < expected)):
             raise DisconnectedError(
                 f"received a {frame.kind.name} of {frame.size} bytes for block {frame.block} of "
                 f"shard {frame.shard}, which was not asked for"
@@ -289,7 +289,7 @@ class BlockConnection(ReconnectingConnection):
         elif frame.size:  # the weights are newer
             forwarder.pulled(frame, weights)
         with self._answered:
-            self._waited_for -= asked
+            self._waited_for -= expected
             self._pulls[frame.shard] -= pulled
             self._answered.notify()
 
@@ -304,7 +304,7 @@ class Clocks(ReconnectingConnection):
 
     def use(self, connection: Connection) -> None:
         """Exchange clocks whenever something changes here, and at regular intervals."""
-        told: dict[int, tuple[int, int, int]] = {}
+        last_sent: dict[int, tuple[int, int, int]] = {}
         """For each shard, the last mask of living ranks, clock, and wanted refresh."""
         due = 0.0
         while not self._stopped.is_set():
@@ -314,8 +314,8 @@ class Clocks(ReconnectingConnection):
                     forwarder.shard.refresh_wanted,
                     local_clock(forwarder),
                 )
-                if again or told.get(number) != (mask, clock, wanted):
-                    told[number] = mask, clock, wanted
+                if again or last_sent.get(number) != (mask, clock, wanted):
+                    last_sent[number] = mask, clock, wanted
                     frame = Frame(Kind.CLOCK, number, number=clock, mask=mask, pushes=behind)
                     self._exchange(connection, forwarder, frame)
                     forwarder.announced = wanted

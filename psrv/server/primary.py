@@ -141,7 +141,7 @@ class Primary:
             How many pushes the weights of every block have had, at least.
         """
         assert self._queues is not None
-        shard, merged, seen = self.shard, self._merged, []
+        shard, merged, counts = self.shard, self._merged, []
 
         def update(solver: Solver) -> None:
             native = self.native if solver is self._solver else None
@@ -161,12 +161,12 @@ class Primary:
                     shard.set_progress(block, had, (frame.number * NODES + node) << COUNT_BITS)
                 if native is None or not new:
                     weights.copy_(parts[0])
-                seen.append(had)
+                counts.append(had)
 
             shard.update_run(run, work, changes=Rows(copied=native is None))
 
         self._queues.run(sum(total.numel() for total in totals), update)
-        return min(seen)
+        return min(counts)
 
     def weights(self, frame: Frame, into: torch.Tensor) -> tuple[int, bool]:
         """Copy the weights if they are newer than the frame's; return their number, and whether."""
@@ -332,11 +332,11 @@ def has_ended(shard: Shard, block: int, rounds: int, step: Step) -> bool:
 
 def copy_weights(shard: Shard, run: range, into: Sequence[torch.Tensor]) -> int:
     """Copy the weights of neighbouring blocks; return how many rounds all of them have had."""
-    seen: list[int] = []
+    counts: list[int] = []
 
     def copy(parts: Sequence[torch.Tensor], block: int) -> None:
         into[block - run.start].copy_(parts[0])
-        seen.append(shard.progress(block)[0])
+        counts.append(shard.progress(block)[0])
 
     shard.read_run(run, copy)
-    return min(seen)
+    return min(counts)

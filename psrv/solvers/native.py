@@ -211,12 +211,12 @@ def _compile(compiler: str, into: Path) -> None:
     """Run a compiler; if it takes too long, it is killed with all processes that it started."""
     command = [compiler, *_FLAGS, "-o", str(into), str(SOURCE)]
     # A file, not a pipe: a leftover process would keep a pipe open.
-    with into.with_suffix(".said").open("w+", errors="replace") as said:
+    with into.with_suffix(".said").open("w+", errors="replace") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
             env={**os.environ, "TMPDIR": str(into.parent), "LC_ALL": "C"},
             start_new_session=True,
         )
@@ -226,8 +226,8 @@ def _compile(compiler: str, into: Path) -> None:
             end_child(process, group=True)
             raise
         if code:
-            said.seek(0)
-            lines = said.read().strip().splitlines() or [f"exit code {code}"]
+            output.seek(0)
+            lines = output.read().strip().splitlines() or [f"exit code {code}"]
             raise subprocess.SubprocessError(lines[0])
 
 

@@ -143,8 +143,8 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> Connection:
         hello = _GREETING.pack(_MAGIC, *greeting, os.urandom(_NONCE_BYTES))
         connection.sendall(hello)
         _expect_welcome(connection, deadline)
-        said = hello + _read_new(connection, _NONCE_BYTES, deadline)
-        connection.sendall(_proof(secret, b"opener", said))
+        transcript = hello + _read_new(connection, _NONCE_BYTES, deadline)
+        connection.sendall(_proof(secret, b"opener", transcript))
         _expect_welcome(connection, deadline)
         proof = _read_new(connection, _PROOF_BYTES, deadline)
     except OSError as error:
@@ -155,10 +155,10 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> Connection:
     except ServerError:
         connection.close()
         raise
-    if not hmac.compare_digest(proof, _proof(secret, b"server", said)):
+    if not hmac.compare_digest(proof, _proof(secret, b"server", transcript)):
         connection.close()
         raise RefusedError(f"the peer at {host}:{port} is no server of this training")
-    return _begin(connection, secret, said, opener=True)
+    return _begin(connection, secret, transcript, opener=True)
 
 
 class TcpListener:
@@ -247,17 +247,17 @@ class TcpListener:
         except ValueError:
             raise _refused(connection, f"purpose {purpose} is unknown") from None
         connection.sendall(_WELCOME + (nonce := os.urandom(_NONCE_BYTES)))
-        said = hello + nonce
+        transcript = hello + nonce
         proof = _read_new(connection, _PROOF_BYTES, deadline)
-        if not hmac.compare_digest(proof, _proof(self._secret, b"opener", said)):
+        if not hmac.compare_digest(proof, _proof(self._secret, b"opener", transcript)):
             claims = f"(and says it is node {node} of attempt {attempt})"
             reason = f"it does not know the secret of this training's attempt {claims}"
             raise _refused(connection, reason)
         greeting = Greeting(attempt, node, to_node, purpose, digest)
         if reason := self._refuse(greeting):
             raise _refused(connection, reason)
-        connection.sendall(_WELCOME + _proof(self._secret, b"server", said))
-        return greeting, _begin(connection, self._secret, said, opener=False)
+        connection.sendall(_WELCOME + _proof(self._secret, b"server", transcript))
+        return greeting, _begin(connection, self._secret, transcript, opener=False)
 
 
 def _listen(host: str) -> socket.socket:
@@ -270,15 +270,15 @@ def _listen(host: str) -> socket.socket:
         ) from error
 
 
-def _begin(connection: socket.socket, secret: bytes, said: bytes, opener: bool) -> Connection:
+def _begin(connection: socket.socket, secret: bytes, transcript: bytes, opener: bool) -> Connection:
     """Return the connection after its handshake."""
     connection.settimeout(None)
-    keys = _proof(secret, b"opener's frames", said), _proof(secret, b"server's frames", said)
+    keys = [_proof(secret, side + b"'s frames", transcript) for side in (b"opener", b"server")]
     return Connection(connection, *(keys if opener else reversed(keys)))
 
 
-def _proof(secret: bytes, side: bytes, said: bytes) -> bytes:
-    return hmac.digest(secret, side + b"\0" + said, "sha256")
+def _proof(secret: bytes, side: bytes, transcript: bytes) -> bytes:
+    return hmac.digest(secret, side + b"\0" + transcript, "sha256")
 
 
 def _tag(keyed: hashlib.blake2b, number: int, header: bytes | memoryview) -> bytes:

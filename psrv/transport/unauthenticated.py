@@ -60,19 +60,19 @@ class Refusals:
         self._clock = clock
         self._lock = threading.Lock()
         self._left = float(LINES_AT_ONCE)
-        self._seen_at = clock()
-        self._unsaid = 0
+        self._refilled_at = clock()
+        self._omitted = 0
 
     def say(self, line: str) -> None:
         """Log a line, or only count it; the next line that is logged tells the number."""
         with self._lock:
             now = self._clock()
-            self._left += (now - self._seen_at) / LINE_EVERY_S
-            self._left, self._seen_at = min(self._left, LINES_AT_ONCE), now
+            self._left += (now - self._refilled_at) / LINE_EVERY_S
+            self._left, self._refilled_at = min(self._left, LINES_AT_ONCE), now
             if self._left < 1:
-                self._unsaid += 1
+                self._omitted += 1
                 return
             self._left -= 1
-            more = f" (and {self._unsaid} more since the last such line)" if self._unsaid else ""
-            self._unsaid = 0
+            more = f" (and {self._omitted} more since the last such line)" if self._omitted else ""
+            self._omitted = 0
             self._log(line + more)

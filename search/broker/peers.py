@@ -20,7 +20,7 @@ _ASK_EACH_S = 0.005
 _SOON_S = 0.5
 _MOST_LENT = 2000
 _MOST_RETURNED = 500
-_MOST_ASKED = 3
+_MOST_PEERS = 3
 """How many random peers are asked for work before a pause."""
 _CALL_S = 5.0
 
@@ -134,12 +134,12 @@ class Peers:
         lender = read_endpoint(self._job_dir, self._lender) if self._lender else None
         if lender is not None and await self._borrow_from(lender, want, idle):
             return True
-        asked = {self._lender}
-        for _ in range(_MOST_ASKED):
+        peer_names = {self._lender}
+        for _ in range(_MOST_PEERS):
             peer = await self._find_peer()
-            if peer is None or peer.name in asked:
+            if peer is None or peer.name in peer_names:
                 continue
-            asked.add(peer.name)
+            peer_names.add(peer.name)
             if await self._borrow_from(peer, want, idle):
                 self._lender = peer.name
                 return True

@@ -144,10 +144,10 @@ class Queues:
         """Take results; return the ids of their tasks: the holder may forget them all."""
         finished: list[tuple[Entry, m.Result]] = []
         again: list[Entry] = []
-        seen: list[str] = []
+        task_ids: list[str] = []
         dropped = 0
         for result in results:
-            seen.append(result.task_id)
+            task_ids.append(result.task_id)
             entry = self._current(holder, result.task_id, result.lease_id, now)
             if entry is None:
                 dropped += 1
@@ -171,7 +171,7 @@ class Queues:
         if dropped:
             self.counts["dropped"] += dropped
             self._note_counts()
-        return seen
+        return task_ids
 
     def renew(self, holder: str, reports: Iterable[m.Report], now: float) -> dict[str, m.Order]:
         """Go on with leases; return the orders for tasks that are not simply to go on."""

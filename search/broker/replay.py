@@ -61,9 +61,9 @@ def replay(queues: Queues, kind: int, payload: bytes) -> None:
             if entry := queues.tasks.get(task_id):
                 entry.withdrawn = True
     elif kind == stored.CURSOR:
-        asked = m.ResultsRequest.FromString(payload)
+        results_request = m.ResultsRequest.FromString(payload)
         queues.results.done.difference_update(
-            queues.results.mailbox(asked.model).forget(asked.cursor)
+            queues.results.mailbox(results_request.model).forget(results_request.cursor)
         )
     elif kind in (stored.RESULTS, stored.HELPED):
         name, message = stored.split(payload)

@@ -192,13 +192,13 @@ def pack_again(tasks: Iterable[m.Task]) -> bytes:
 
 def pack_counts(counts: Mapping[str, int]) -> bytes:
     """Pack the counters."""
-    told = m.StatusReply()
+    reply = m.StatusReply()
     for name in _COUNTED:
-        setattr(told, name, counts.get(name, 0))
-    return told.SerializeToString()
+        setattr(reply, name, counts.get(name, 0))
+    return reply.SerializeToString()
 
 
 def unpack_counts(payload: bytes) -> dict[str, int]:
     """Return what `pack_counts` packed."""
-    told = m.StatusReply.FromString(payload)
-    return {name: getattr(told, name) for name in _COUNTED}
+    reply = m.StatusReply.FromString(payload)
+    return {name: getattr(reply, name) for name in _COUNTED}

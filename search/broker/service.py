@@ -83,8 +83,8 @@ class BrokerService:
         """Notified when there are results or reports."""
         self.orders = Wakeups()
         """Notified when somebody may have to stop tasks."""
-        self._seen: dict[str, float] = {}
-        self._asked: dict[str, m.ExchangeRequest] = {}
+        self._heard_at: dict[str, float] = {}
+        self._requests: dict[str, m.ExchangeRequest] = {}
         """Worker → its resources, as of its last call."""
         self._idle: dict[str, m.ExchangeRequest] = {}
         """The requests of workers that wait for tasks."""
@@ -142,8 +142,8 @@ class BrokerService:
     async def Exchange(self, request: m.ExchangeRequest, context: Context) -> m.ExchangeReply:
         """Take results; give tasks, once there are any."""
         await self._check_names(context, request.worker)
-        self._seen[request.worker] = time.monotonic()
-        self._asked[request.worker] = m.ExchangeRequest(
+        self._heard_at[request.worker] = time.monotonic()
+        self._requests[request.worker] = m.ExchangeRequest(
             has=request.has, seconds_left=request.seconds_left, types=request.types
         )
         gone_s = 0.0 if request.leaving else request.seconds_left or None
@@ -162,7 +162,7 @@ class BrokerService:
     async def Renew(self, request: m.RenewRequest, context: Context) -> m.RenewReply:
         """Go on with leases; give orders, once there are any."""
         await self._check_names(context, request.worker)
-        self._seen[request.worker] = time.monotonic()
+        self._heard_at[request.worker] = time.monotonic()
         return m.RenewReply(
             answers=await self._renew(request.worker, request.running, request.wait_s, context)
         )
@@ -215,14 +215,14 @@ class BrokerService:
     def _has_workers(self, now: float) -> bool:
         """Return whether anybody is left who could run what other brokers lent."""
         lease_s = self.queues.lease_s
-        return bool(self._idle) or any(now - seen < lease_s for seen in self._seen.values())
+        return bool(self._idle) or any(now - at < lease_s for at in self._heard_at.values())
 
-    def _forget_workers(self, seen_before: float) -> None:
+    def _forget_workers(self, before: float) -> None:
         """Forget workers that are gone: in a long search many come and go."""
-        for name, seen in list(self._seen.items()):
-            if seen < seen_before and name not in self.queues.held and name not in self._idle:
-                del self._seen[name]
-                self._asked.pop(name, None)
+        for name, heard_at in list(self._heard_at.items()):
+            if heard_at < before and name not in self.queues.held and name not in self._idle:
+                del self._heard_at[name]
+                self._requests.pop(name, None)
                 self.queues.excuse(name, None)
 
     def leave(self) -> None:
@@ -236,15 +236,15 @@ class BrokerService:
         status = self.queues.status()
         status.broker, status.incarnation = self.name, self.queues.incarnation
         for worker in status.workers:
-            worker.seen_s_ago = now - self._seen.get(worker.name, now)
+            worker.seen_s_ago = now - self._heard_at.get(worker.name, now)
         return status
 
     @property
     def workers(self) -> dict[str, tuple[float, m.ExchangeRequest]]:
         """Return when each worker was heard of, and what it has and how long it stays."""
         return {
-            name: (seen, self._asked.get(name, m.ExchangeRequest()))
-            for name, seen in self._seen.items()
+            name: (heard_at, self._requests.get(name, m.ExchangeRequest()))
+            for name, heard_at in self._heard_at.items()
         }
 
     # Inside --------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class BrokerService:
                     min(wait_s, MOST_WAIT_S),
                 )
             except asyncio.CancelledError:
-                self._seen.pop(holder, None)
+                self._heard_at.pop(holder, None)
                 self.queues.lose(holder, time.monotonic(), LOST_GRACE_S)
                 raise
             orders = {i: m.STOP for i in self.queues.withdrawn_of(holder) if i in held}

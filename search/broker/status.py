@@ -30,7 +30,7 @@ async def tell(folder: Path, service: BrokerService) -> NoReturn:
 
 
 def _now(service: BrokerService) -> str:
-    return contract.to_json(told(service, time.monotonic(), time.time()))
+    return contract.to_json(broker_status(service, time.monotonic(), time.time()))
 
 
 def _write(folder: Path, text: str) -> None:
@@ -38,7 +38,7 @@ def _write(folder: Path, text: str) -> None:
         contract.write_whole(folder / names.BROKER_STATUS, text)
 
 
-def told(service: BrokerService, now: float, wall: float) -> names.BrokerStatus:
+def broker_status(service: BrokerService, now: float, wall: float) -> names.BrokerStatus:
     """Return what a broker tells.
 
     Args:
@@ -49,12 +49,12 @@ def told(service: BrokerService, now: float, wall: float) -> names.BrokerStatus:
     running = {worker.name: worker.running for worker in status.workers}
     waits = {request.worker for request in service.idle_workers()}
     workers = []
-    for name, (seen, request) in sorted(service.workers.items()):
-        if name not in running and name not in waits and now - seen > FORGET_S:
+    for name, (heard_at, request) in sorted(service.workers.items()):
+        if name not in running and name not in waits and now - heard_at > FORGET_S:
             continue
         has = request.has
         workers.append(names.WorkerStatus(
-            name, running.get(name, 0), round(0.0 if name in waits else now - seen, 3),
+            name, running.get(name, 0), round(0.0 if name in waits else now - heard_at, 3),
             name in waits, has.cpus, has.gpus, has.memory_bytes, list(has.labels),
             request.seconds_left, list(request.types),
         ))  # fmt: skip

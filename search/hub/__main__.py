@@ -70,7 +70,7 @@ class Hub:
         ]
         self._progress = Progress(job_dir, spec)
         self._recruiter = Recruiter(job_dir, spec, self._progress.work)
-        self._told_ticks = 0
+        self._ticks_left = 0
 
     def run(self, halted: threading.Event) -> int:
         """Return the exit code: 0 after a halt, or once the search is done."""
@@ -97,10 +97,10 @@ class Hub:
         return code or 0
 
     def _tell(self, *, now: bool = False) -> None:
-        self._told_ticks -= 1
-        if not now and self._told_ticks > 0:
+        self._ticks_left -= 1
+        if not now and self._ticks_left > 0:
             return
-        self._told_ticks = round(TELL_S / TICK_S)
+        self._ticks_left = round(TELL_S / TICK_S)
         rows = self._progress.look()
         for row in rows:
             numbers = {k: v for k, v in row.items() if k not in ("time", "group")}
@@ -118,7 +118,7 @@ class Hub:
             with path.open("a") as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
         self._progress.tell(
-            {child.name: child.starts for child in self._children}, self._recruiter.told
+            {child.name: child.starts for child in self._children}, self._recruiter.report
         )
 
     def _save(self) -> None:
@@ -139,7 +139,7 @@ class Progress:
 
     def __init__(self, job_dir: Path, spec: names.Spec) -> None:
         self._job_dir, self._path, self._spec = job_dir, job_dir / names.TRIALS, spec
-        self._told = _last_step(job_dir / contract.METRICS)
+        self._covered_trials = _last_step(job_dir / contract.METRICS)
         """How many ended trials the metrics cover: those that an earlier hub has told."""
         self._begin()
 
@@ -149,7 +149,7 @@ class Progress:
         self._last = b""
         """The last line that was read, which ends where the next one begins."""
         self._newest = names.Newest()
-        self.asked = self.done = self.failed = 0
+        self.proposed = self.done = self.failed = 0
         self.best: dict[str, Any] | None = None
         self._points: dict[int, dict[str, Any]] = {}
         self._trial_s: deque[float] = deque(maxlen=_LATELY)
@@ -159,7 +159,7 @@ class Progress:
         rows = []
         for event in self._new():
             if event["event"] == ASK:
-                self.asked += len(event["trials"])
+                self.proposed += len(event["trials"])
                 self._points |= {each["number"]: each["point"] for each in event["trials"]}
             elif event["event"] == TELL:
                 self.done += 1
@@ -172,7 +172,7 @@ class Progress:
                 if self.best is None or sign * metric < sign * self.best["value"]:
                     self.best = {"trial": event["number"], "value": metric,
                                  "point": self._points[event["number"]]}  # fmt: skip
-                if self.done > self._told:
+                if self.done > self._covered_trials:
                     row = {self._spec.metric: metric,
                            f"best {self._spec.metric}": self.best["value"]}  # fmt: skip
                     rows.append({"step": self.done, "time": event["time"], "group": TRIALS, **row})
@@ -201,19 +201,19 @@ class Progress:
         lately = list(self._trial_s)
         budget = self._spec.budget.trials
         return Work(
-            self.asked - self.done, None if budget is None else budget - self.done,
+            self.proposed - self.done, None if budget is None else budget - self.done,
             sum(lately) / len(lately) if lately else None, self.done,
         )  # fmt: skip
 
     def tell(self, children: dict[str, int], workers: dict[str, Any]) -> None:
         """Write the progress that the watchdog and the supervisor read, and the hub's own file."""
         metrics = {} if self.best is None else {f"best {self._spec.metric}": self.best["value"]}
-        told: dict[str, Any] = {"step": self.done, "metrics": metrics, "listed": True}
+        report: dict[str, Any] = {"step": self.done, "metrics": metrics, "listed": True}
         if trials := self._spec.budget.trials:
-            told["done"] = min(1.0, self.done / trials)
+            report["done"] = min(1.0, self.done / trials)
         if path := os.environ.get("DLCTL_PROGRESS_FILE"):
-            contract.write_whole(Path(path), json.dumps(told))
-        state = {"asked": self.asked, "done": self.done, "failed": self.failed,
+            contract.write_whole(Path(path), json.dumps(report))
+        state = {"asked": self.proposed, "done": self.done, "failed": self.failed,
                  "best": self.best, "starts": children,
                  "workers": workers}  # fmt: skip
         contract.write_whole(self._job_dir / names.STATUS, json.dumps(state))
@@ -224,7 +224,7 @@ class Progress:
         folder = self._job_dir / contract.CHECKPOINTS
         folder.mkdir(exist_ok=True)
         marks = sorted(folder.glob("trials-*"))
-        now = folder / f"trials-{self.asked + self.done}"
+        now = folder / f"trials-{self.proposed + self.done}"
         if not marks:
             contract.write_whole(now, "")
         elif marks[-1] != now:

@@ -82,7 +82,7 @@ class Recruiter(threading.Thread):
         """How many trials had ended when workers were submitted last."""
         self._in_vain = 0
         self.ended = threading.Event()
-        self.told: dict[str, Any] = {}
+        self.report: dict[str, Any] = {}
         """`wanted` and `alive`, by pool; `by`: who adds what is missing; `error`, if one came."""
 
     def run(self) -> None:
@@ -91,7 +91,7 @@ class Recruiter(threading.Thread):
             try:
                 self._look()
             except (OSError, contract.ContractError, subprocess.SubprocessError) as error:
-                self.told = self.told | {"error": str(error)}
+                self.report = self.report | {"error": str(error)}
 
     def _look(self) -> None:
         pools = contract.read_record(names.Pools, self._job_dir / names.POOLS)
@@ -102,11 +102,11 @@ class Recruiter(threading.Thread):
         count = 0 if alive is None else sum(alive.values())
         work = self._work()
         wanted = shares(pools.pools, needed(work, self._spec.workers.slots, count))
-        told = {"wanted": wanted, "alive": alive, "by": "hub" if self._submits else "client"}
+        report = {"wanted": wanted, "alive": alive, "by": "hub" if self._submits else "client"}
         if alive is None or time.monotonic() < self._not_before:
-            self.told |= told
+            self.report |= report
             return
-        self.told = told
+        self.report = report
         if self._ended_before is not None and work.ended > self._ended_before:
             self._in_vain, self._delay_s = 0, REFUSED_S
         elif any(wanted.values()) and not count and self._ended_before is not None:
@@ -124,7 +124,7 @@ class Recruiter(threading.Thread):
     def _alive(self) -> Counter[str]:
         done = self._shell([str(self._job_dir / names.ALIVE)])
         if done.returncode:
-            raise OSError(f"the workers in the queue can't be counted: {_said(done.stderr)}")
+            raise OSError(f"the workers in the queue can't be counted: {_last_words(done.stderr)}")
         return Counter(line[0] for line in done.stdout.splitlines() if line[1:2].isdecimal())
 
     def _next_group(self, pool: names.Pool) -> str:
@@ -141,11 +141,11 @@ class Recruiter(threading.Thread):
         if done.returncode == 0 and code == "0":
             sys.stdout.write(f"{count} workers were submitted as {group}\n")
             return
-        self._wait(_said(done.stderr or answer))
+        self._wait(_last_words(done.stderr or answer))
 
     def _wait(self, why: str) -> None:
         """Submit nothing for a while: twice as long each time."""
-        self.told["error"] = f"no more workers for {self._delay_s:.0f} s: {why}"
+        self.report["error"] = f"no more workers for {self._delay_s:.0f} s: {why}"
         self._not_before = time.monotonic() + self._delay_s
         self._delay_s = min(LONGEST_S, 2 * self._delay_s)
 
@@ -157,5 +157,5 @@ class Recruiter(threading.Thread):
         )  # fmt: skip
 
 
-def _said(text: str) -> str:
+def _last_words(text: str) -> str:
     return " ".join(text.split())[-300:] or "it printed nothing"

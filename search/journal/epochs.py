@@ -225,7 +225,7 @@ class LeaseWatch:
     ) -> None:
         self.incarnation = incarnation
         self._path, self._default_s, self._clock = folder / f"{incarnation}.lease", default_s, clock
-        self._seen, self._since = contract.readable_record(Holder, self._path), clock()
+        self._holder, self._since = contract.readable_record(Holder, self._path), clock()
 
     def look(self) -> str:
         """Return how the holder has ended; `holds`: it may acknowledge as far as is known.
@@ -233,8 +233,8 @@ class LeaseWatch:
         A holder whose file stayed as it is for the whole lease has left, too.
         """
         now = contract.readable_record(Holder, self._path)
-        if now != self._seen:
-            self._seen, self._since = now, self._clock()
+        if now != self._holder:
+            self._holder, self._since = now, self._clock()
         if now is not None and now.state != HOLDS:
             return now.state
         lease_s = self._default_s if now is None else now.lease_s
@@ -242,7 +242,7 @@ class LeaseWatch:
 
     def has_died_here(self) -> bool:
         """Return whether the holder ran on this host, and certainly has died."""
-        return self._seen is not None and _certainly_dead(self._seen)
+        return self._holder is not None and _certainly_dead(self._holder)
 
 
 def wait_for_lapse(watch: LeaseWatch, sleep: Callable[[float], None] = time.sleep) -> None:

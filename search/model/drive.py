@@ -50,7 +50,7 @@ class Driver:
         self._room = 0
         self._cursor = 0
         self._incarnation = 0
-        self._said = ""
+        self._last_problem = ""
         self._most, self._look_at = 0, 0.0
 
     async def run(self) -> None:
@@ -90,12 +90,12 @@ class Driver:
                         await self._withdraw(stub)
                     await self._take(stub)
             except grpc.aio.AioRpcError as error:
-                said = f"{error.code().name}: {error.details()}"
-                if said != self._said:  # once, not at each try
-                    self._said = said
+                problem = f"{error.code().name}: {error.details()}"
+                if problem != self._last_problem:  # once, not at each try
+                    self._last_problem = problem
                     sys.stderr.write(
                         f"dlctl: the broker {endpoint.name} at {endpoint.address} does not answer: "
-                        f"{said}; trying again\n"
+                        f"{problem}; trying again\n"
                     )
 
     def _send_again(self) -> None:
@@ -209,9 +209,9 @@ def ended_of(accepted: Any) -> Ended:
 
 
 LOOK_S = 2.0
-_TOLD_S = 15.0
+_BROKER_SILENCE_S = 15.0
 """A broker tells every second; one that told earlier than this ago is gone."""
-_SEEN_S = 75.0
+_WORKER_SILENCE_S = 75.0
 """A worker without a task calls at least once a minute."""
 
 
@@ -238,7 +238,7 @@ def workers_there(job_dir: Path, now: float) -> set[str]:
     """
     found = set()
     for path in (job_dir / names.BROKERS).glob(f"*/{names.BROKER_STATUS}"):
-        told = contract.readable_record(names.BrokerStatus, path)
-        if told is not None and now - told.time < _TOLD_S:
-            found |= {each.name for each in told.workers if each.seen_s_ago < _SEEN_S}
+        status = contract.readable_record(names.BrokerStatus, path)
+        if status is not None and now - status.time < _BROKER_SILENCE_S:
+            found |= {each.name for each in status.workers if each.seen_s_ago < _WORKER_SILENCE_S}
     return found

@@ -66,7 +66,7 @@ def replay(spec: names.Spec, events: list[Event], timings: int | None = None) ->
             with open_strategy(spec) as strategy:
                 run_again(Search(spec, strategy, KeptLog()), events, recorded, chance)
     except ReplayError as error:
-        differs = {"number": error.number, "recorded": error.recorded, "asked": error.asked,
+        differs = {"number": error.number, "recorded": error.recorded, "asked": error.proposed,
                    "by": by}  # fmt: skip
     return {"trials": len(recorded), "deterministic": spec.deterministic, "timings": timings,
             "same": differs is None, "differs": differs}  # fmt: skip
@@ -89,12 +89,12 @@ def run_again(
     window = spec.window or 2 * max(1, spec.workers.most * spec.workers.slots)
     while True:
         while n := min(search.wanted(window), len(recorded) - len(search.trials)):
-            asked = search.ask(n)
-            for trial in asked:
+            trials = search.ask(n)
+            for trial in trials:
                 was, now = recorded[trial.number], _plain(trial)
                 if now != was:
                     raise ReplayError(spec, trial.number, was, now)
-            if not asked:
+            if not trials:
                 break
         ready = [number for number in search.outstanding if number in results]
         if not ready:
@@ -103,10 +103,10 @@ def run_again(
         task_id = search.outstanding[number]
         for report in reports.get(number, []):
             search.report(task_id, report["step"], {spec.metric: report["value"]})
-        told = results[number]
+        result = results[number]
         search.end(task_id, Ended(
-            told["outcome"], told["value"], told["metrics"], told["error"], told["worker"],
-            told["seconds"], told.get("started_at", 0.0),
+            result["outcome"], result["value"], result["metrics"], result["error"],
+            result["worker"], result["seconds"], result.get("started_at", 0.0),
         ))  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from search.strategies import Proposal, Strategy, Trial, TrialResult
 
 _HOUR_S = 3600.0
 _MOST_ERROR = 1000
-_MOST_TOLD = 300
+_LONGEST_ERROR = 300
 ASK, TELL, REPORT = "ask", "tell", "report"
 GIVE_UP = "give_up"
 
@@ -31,12 +31,12 @@ class ReplayError(Exception):
             `parent` where there is one; None: nothing.
     """
 
-    def __init__(self, spec: Spec, number: int, recorded: Any, asked: Any) -> None:
+    def __init__(self, spec: Spec, number: int, recorded: Any, proposed: Any) -> None:
         super().__init__(
             f"the strategy {spec.strategy} answers otherwise than it did at trial {number}: it "
             "must depend on its seed, and on what it was told, alone"
         )
-        self.number, self.recorded, self.asked = number, recorded, asked
+        self.number, self.recorded, self.proposed = number, recorded, proposed
 
 
 class HopelessError(SearchError):
@@ -89,7 +89,7 @@ class Search:
         self.best: tuple[float, int] | None = None
         """The metric, and the trial that had it."""
         self.failed = 0
-        self.told = 0
+        self.result_count = 0
         self._in_vain: set[int] = set()
         """The trials that have ended, and not well."""
         self._counted_from = 0
@@ -110,7 +110,7 @@ class Search:
             return 0
         free = window - len(self.outstanding)
         if self.spec.deterministic:
-            free = window - (len(self.trials) - self.told)
+            free = window - (len(self.trials) - self.result_count)
         if self.spec.budget.trials is not None:
             free = min(free, self.spec.budget.trials - len(self.trials))
         return max(0, free)
@@ -163,8 +163,8 @@ class Search:
         self._log.write({"event": GIVE_UP, "time": self._clock(), **self._used()})
         number = self._last_failure["number"]
         error = " ".join(self._last_failure["error"].split())
-        if len(error) > _MOST_TOLD:
-            error = f"{error[: _MOST_TOLD // 2]} … {error[-_MOST_TOLD // 2 :]}"
+        if len(error) > _LONGEST_ERROR:
+            error = f"{error[: _LONGEST_ERROR // 2]} … {error[-_LONGEST_ERROR // 2 :]}"
         have = "1 trial has" if self.failed == 1 else f"{self.failed} trials have"
         raise HopelessError(
             f"{have} failed, and none has ended well; the newest, trial {number}: {error}",
@@ -182,7 +182,7 @@ class Search:
         self._log.write({
             "event": ASK, "time": self._clock(), **self._used(), "n": n, "trials": made,
         })  # fmt: skip
-        return self._asked(made)
+        return self._add_trials(made)
 
     def _proposed(self, n: int) -> list[dict[str, Any]]:
         """Return what the strategy proposes: `point`, and `parent` where there is one."""
@@ -192,7 +192,7 @@ class Search:
             for each in self._strategy.ask(n)
         ]  # fmt: skip
 
-    def _asked(self, made: list[dict[str, Any]]) -> list[Trial]:
+    def _add_trials(self, made: list[dict[str, Any]]) -> list[Trial]:
         trials = [Trial(each["number"], each["point"], each.get("parent")) for each in made]
         for trial, each in zip(trials, made, strict=True):
             self.trials.append(trial)
@@ -235,11 +235,11 @@ class Search:
 
     def _tell_in_turn(self) -> None:
         """Deterministic: tell the next result, once all trials that come before it are asked."""
-        while self.told in self._waiting:
-            is_full = len(self.trials) - self.told >= self.spec.window
+        while self.result_count in self._waiting:
+            is_full = len(self.trials) - self.result_count >= self.spec.window
             if not (is_full or self._starved or self._is_last()):
                 return
-            self._tell(self._waiting.pop(self.told))
+            self._tell(self._waiting.pop(self.result_count))
 
     def _is_last(self) -> bool:
         trials = self.spec.budget.trials
@@ -249,7 +249,7 @@ class Search:
         number = event["number"]
         metric = event["metric"]
         signed = None if metric is None else self._signed(metric)
-        self.told += 1
+        self.result_count += 1
         self._starved = False
         if metric is None and event["outcome"] != "CANCELLED":
             self.failed += 1
@@ -259,8 +259,8 @@ class Search:
         if signed is not None and (self.best is None or signed < self._signed(self.best[0])):
             self.best = (self._signed(signed), number)
         numbers = {k: v for k, v in event["metrics"].items() if isinstance(v, (int, float))}
-        told = TrialResult(signed, numbers, number in self._stopped)
-        self._strategy.tell(self.trials[number], told)
+        result = TrialResult(signed, numbers, number in self._stopped)
+        self._strategy.tell(self.trials[number], result)
 
     def generation(self, trial: Trial) -> int:
         """Return how many trials a trial goes on from, one after the other."""
@@ -300,7 +300,7 @@ class Search:
             for place, (was, now) in enumerate(itertools.zip_longest(logged, proposed)):
                 if was != now:
                     raise ReplayError(self.spec, first + place, was, now)
-            self._asked(event["trials"])
+            self._add_trials(event["trials"])
         elif event["event"] == TELL:
             self._heard(event)
         elif event["event"] == REPORT:

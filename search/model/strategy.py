@@ -77,9 +77,9 @@ class PrefetchedStrategy(Strategy):
         self._request(_AHEAD - self._due)
         return points
 
-    def tell(self, trial: Trial, told: TrialResult) -> None:
+    def tell(self, trial: Trial, result: TrialResult) -> None:
         """Pass a result on."""
-        self._send([asdict(trial), asdict(told)])
+        self._send([asdict(trial), asdict(result)])
 
     def close(self) -> None:
         """End the process."""
@@ -126,8 +126,8 @@ def main() -> None:
             if (request := json.loads(line)) is None:
                 print(json.dumps(strategy.ask(1)[0]), file=answers, flush=True)
             else:
-                trial, told = request
-                strategy.tell(Trial(**trial), TrialResult(**told))
+                trial, result = request
+                strategy.tell(Trial(**trial), TrialResult(**result))
     except StrategyError as error:
         print(json.dumps(str(error)), file=answers, flush=True)
 
@@ -168,13 +168,13 @@ class CheckedStrategy:
             raise self._wrong(f"was asked for {n} points at most and returned {len(made)}")
         return [self._checked(each) for each in made]
 
-    def tell(self, trial: Trial, told: TrialResult) -> None:
+    def tell(self, trial: Trial, result: TrialResult) -> None:
         """Pass a result on.
 
         Raises:
             StrategyError: The strategy raised an exception.
         """
-        self._call("be told a result", lambda: self._strategy.tell(trial, told))
+        self._call("be told a result", lambda: self._strategy.tell(trial, result))
 
     def report(self, trial: Trial, step: int, value: float) -> bool:
         """Return whether a trial goes on; a class without `report` lets each one go on.

@@ -94,7 +94,7 @@ def count_strangers(every_s: float = EVERY_S) -> None:
 
 
 def _pass_on(reading: int, log: int, every_s: float) -> None:
-    told_at, count = float("-inf"), 0
+    written_at, count = float("-inf"), 0
     with os.fdopen(reading, "rb") as lines, os.fdopen(log, "wb", buffering=0) as out:
         for line in lines:
             if _FAILED not in line:
@@ -102,16 +102,16 @@ def _pass_on(reading: int, log: int, every_s: float) -> None:
                     out.write(line)
                 continue
             count += 1
-            if time.monotonic() - told_at >= every_s:
+            if time.monotonic() - written_at >= every_s:
                 connections = "connection has" if count == 1 else "connections have"
                 why = line.rpartition(b"] ")[2].decode(errors="replace").strip()
-                told = (
+                summary = (
                     f"dlctl: {count} {connections} failed the TLS handshake since the last such "
                     f"line: only processes of this search are let in; the newest: {why}\n"
                 )
                 with suppress(OSError):
-                    out.write(told.encode())
-                told_at, count = time.monotonic(), 0
+                    out.write(summary.encode())
+                written_at, count = time.monotonic(), 0
 
 
 def load_spec(job_dir: Path) -> files.Spec:

@@ -44,7 +44,7 @@ class Slot:
         self._came = threading.Condition()
         self.task_id = ""
         self.order = Order.CONTINUE
-        self.told = Order.CONTINUE
+        self.last_answer = Order.CONTINUE
         """The last order that the task was told in answer to a report."""
         self.on_order: list[Any] = []
         """Functions without arguments that are called when an order comes."""
@@ -77,7 +77,7 @@ class Slot:
             raise ValueError(f"the step {step} is not from 0 to 2^63 - 1")
         values = {name: float(value) for name, value in metrics.items()}
         self.send({"report": {"step": step, "metrics": values}})
-        self.told = self.order
+        self.last_answer = self.order
         return self.order
 
     def _read(self) -> None:
@@ -94,7 +94,7 @@ class Slot:
                         each()
                     continue
                 with self._came:
-                    self.task_id, self.order, self.told = head["task"], *_NO_ORDERS
+                    self.task_id, self.order, self.last_answer = head["task"], *_NO_ORDERS
                     self.on_order.clear()
                     self._tasks.append((head, payload))
                     self._came.notify()
@@ -171,8 +171,8 @@ def _run(slot: Slot, head: dict[str, Any], payload: bytes) -> tuple[dict[str, An
         outcome = "FAILED"
         error = f"the value has {len(value)} bytes; at most {frames.LONGEST_VALUE} are allowed"
         value = b""
-    told = max(slot.told, slot.order if head["type"] == "exec" else Order.CONTINUE)
-    if told is Order.CHECKPOINT:
+    order = max(slot.last_answer, slot.order if head["type"] == "exec" else Order.CONTINUE)
+    if order is Order.CHECKPOINT:
         outcome, value = "HANDED_BACK", b""
     return {"outcome": outcome, "error": error}, value
 

@@ -50,7 +50,7 @@ class Strategy(Protocol):
         An empty list: none before more results are told, or, if none is outstanding, none at all.
         """
 
-    def tell(self, trial: Trial, told: TrialResult) -> None:  # noqa: B027
+    def tell(self, trial: Trial, result: TrialResult) -> None:  # noqa: B027
         """Take in the result of a trial."""
 
     def report(self, trial: Trial, step: int, value: float) -> bool:  # noqa: ARG002

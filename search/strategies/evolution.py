@@ -74,11 +74,11 @@ class Genetic(_Evolution):
             child = self._space.crossed(child, self._parent(numbers, self._tournament), numbers)
         return self._space.mutated(child, numbers, self._mutation)
 
-    def tell(self, trial: Trial, told: TrialResult) -> None:
+    def tell(self, trial: Trial, result: TrialResult) -> None:
         """Let a trial take the place of the worst member, if it is better."""
-        if told.value is None:
+        if result.value is None:
             return
-        member = _Member(trial.number, trial.point, told.value)
+        member = _Member(trial.number, trial.point, result.value)
         if len(self._members) < self._size:
             self._members.append(member)
             return
@@ -104,10 +104,10 @@ class Aging(_Evolution):
     def _child(self, numbers: random.Random) -> Point:
         return self._space.mutated(self._parent(numbers, self._sample), numbers, self._mutation)
 
-    def tell(self, trial: Trial, told: TrialResult) -> None:
+    def tell(self, trial: Trial, result: TrialResult) -> None:
         """Add a trial as the youngest member."""
-        if told.value is not None:
-            self._members.append(_Member(trial.number, trial.point, told.value))
+        if result.value is not None:
+            self._members.append(_Member(trial.number, trial.point, result.value))
 
 
 @dataclass
@@ -168,8 +168,8 @@ class PopulationBased(Strategy):
             return self._space.sample(numbers)
         return Proposal(member.last.point, member.last.number)
 
-    def tell(self, trial: Trial, told: TrialResult) -> None:
+    def tell(self, trial: Trial, result: TrialResult) -> None:
         """Let the trial's member go on."""
         name = self._member_of.pop(trial.number)
-        self._members[name] = _Place(trial, math.inf if told.value is None else told.value)
+        self._members[name] = _Place(trial, math.inf if result.value is None else result.value)
         self._ready.append(name)

@@ -31,7 +31,7 @@ class Optuna(Strategy):
             raise ValueError(f"the strategy {sampler}: {error}") from None
         self._optuna, self._space = optuna, space
         self._study = optuna.create_study(sampler=made, direction="minimize")
-        self._asked: dict[int, Any] = {}
+        self._trials: dict[int, Any] = {}
         self._next = 0
 
     def ask(self, n: int) -> list[Point]:
@@ -40,7 +40,7 @@ class Optuna(Strategy):
 
     def _point(self) -> Point:
         trial = self._study.ask()
-        self._asked[self._next] = trial
+        self._trials[self._next] = trial
         self._next += 1
         point: Point = {}
         for each in self._space.parameters:
@@ -63,10 +63,10 @@ class Optuna(Strategy):
                 )  # fmt: skip
         return point
 
-    def tell(self, trial: Trial, told: TrialResult) -> None:
+    def tell(self, trial: Trial, result: TrialResult) -> None:
         """Pass a result on."""
-        asked = self._asked.pop(trial.number)
-        if told.value is None:
-            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+        optuna_trial = self._trials.pop(trial.number)
+        if result.value is None:
+            self._study.tell(optuna_trial, state=self._optuna.trial.TrialState.FAIL)
         else:
-            self._study.tell(asked, told.value)
+            self._study.tell(optuna_trial, result.value)

@@ -130,11 +130,11 @@ class _Bracket:
 
     def report(self, trial: Trial, step: int, value: float) -> bool:
         goes_on = True
-        for at, seen in self._rungs:
-            if step < at or trial.number in seen:
+        for at, values in self._rungs:
+            if step < at or trial.number in values:
                 continue
-            seen[trial.number] = value
-            ranks = sorted(seen.values())
+            values[trial.number] = value
+            ranks = sorted(values.values())
             kept = max(1, len(ranks) // self._eta)
             # Until eta trials have come here, each of them is among the best.
             if len(ranks) >= self._eta and value > ranks[kept - 1]:

@@ -111,14 +111,14 @@ class Training(BaseTask):
 
     def _follow(self, measured: Measured, process: subprocess.Popen[bytes]) -> bool:
         """Report what the training measures; return whether the search ended it."""
-        asked = False
+        is_halting = False
         while process.poll() is None:
             time.sleep(POLL_S)
             news = measured.news()
-            if news and not asked and self.report(measured.step, **news) is not Order.CONTINUE:
-                asked = True
+            if news and not is_halting and self.report(measured.step, **news) is not Order.CONTINUE:
+                is_halting = True
                 contract.write_whole(measured.folder.parent / contract.HALT_REQUEST, "")
-        return asked
+        return is_halting
 
 
 class Measured:

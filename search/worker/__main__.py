@@ -39,18 +39,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--grace-s", type=float, default=10.0, help="for tasks to save in")
     parser.add_argument("--echo", action="store_true", help="run nothing: for measurements")
     parser.add_argument("--broker", help="run a broker of this name beside the worker")
-    asked = parser.parse_args(arguments)
+    flags = parser.parse_args(arguments)
     have = Resources(
-        cpus=asked.cpus or max(asked.slots, len(os.sched_getaffinity(0))),
-        gpus=asked.gpus,
-        memory_bytes=asked.memory_bytes or _memory_bytes(),
-        labels=tuple(asked.label),
+        cpus=flags.cpus or max(flags.slots, len(os.sched_getaffinity(0))),
+        gpus=flags.gpus,
+        memory_bytes=flags.memory_bytes or _memory_bytes(),
+        labels=tuple(flags.label),
     )
     options = Options(
-        asked.name, asked.slots, have, asked.ends_at, asked.idle_s, asked.grace_s, asked.echo
+        flags.name, flags.slots, have, flags.ends_at, flags.idle_s, flags.grace_s, flags.echo
     )
-    with broker_beside(asked.job_dir, asked.broker):
-        return run_process(f"worker {asked.name}", work(asked.job_dir, options))
+    with broker_beside(flags.job_dir, flags.broker):
+        return run_process(f"worker {flags.name}", work(flags.job_dir, options))
 
 
 async def work(job_dir: Path, options: Options) -> None:

@@ -55,7 +55,7 @@ class Link:
         self._channel: grpc.aio.Channel | None = None
         self._looked_at = 0.0
         self._results, self._free = asyncio.Event(), asyncio.Event()
-        self._asked = 0
+        self._in_flight = 0
         """How many tasks the calls that are under way ask for."""
         self.failing_since: float | None = None
         """When the first of the calls failed that failed since the last answer."""
@@ -115,21 +115,21 @@ class Link:
             await self._exchange([], _POLL_S)
 
     def _want(self) -> int:
-        return self._pool.wanted() - self._asked if self._is_home(self.broker) else 0
+        return self._pool.wanted() - self._in_flight if self._is_home(self.broker) else 0
 
     async def _exchange(self, results: list[m.Result], wait_s: float) -> None:
         want = max(0, self._want())
         request = self._pool.request(want)
         request.results.extend(results)
         request.wait_s, request.leaving = wait_s, self._leaving
-        self._asked += want
+        self._in_flight += want
         try:
             reply = await self._stub().Exchange(request, timeout=wait_s + _CALL_S)
         except (grpc.aio.AioRpcError, SearchError) as error:
             await self._failed(error)
             return
         finally:
-            self._asked -= want
+            self._in_flight -= want
         self.failing_since = None
         if request.leaving and not self._has_told:
             self._has_told = True
@@ -168,8 +168,8 @@ class Link:
     async def _failed(self, error: Exception) -> None:
         if self.failing_since is None:
             self.failing_since = time.monotonic()
-            said = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-            print(f"broker {self.broker}: {said}", flush=True)
+            why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+            print(f"broker {self.broker}: {why}", flush=True)
         self._looked_at = 0.0
         if isinstance(error, grpc.aio.AioRpcError) and error.code() in _FOR_EVER:
             self.refused = f"the broker {self.broker} refuses this worker: {error.details()}"

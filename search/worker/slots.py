@@ -193,13 +193,13 @@ class Slot:
             if report := head.get("report"):
                 self._on_report(result.task_id, int(report["step"]), report["metrics"])
                 continue
-            said = head["result"]
-            result.outcome = getattr(m, said["outcome"])
+            fields = head["result"]
+            result.outcome = getattr(m, fields["outcome"])
             # Names of files that are no UTF-8 are allowed in Python's texts, not in messages.
-            result.error = said["error"].encode(errors="backslashreplace").decode()
+            result.error = fields["error"].encode(errors="backslashreplace").decode()
             result.value = value
             result.encoding = encoding if value else ""
-            return bool(said["reuse"])
+            return bool(fields["reuse"])
 
     async def _read(self) -> tuple[dict[str, Any], bytes]:
         try:

@@ -22,13 +22,13 @@ except Exception as error:
 try:
     from mpi4py import MPI
     world = MPI.COMM_WORLD
-    seen = world.allgather(os.environ.get("RANK", "?"))
-    print("dlctl-world %d %s" % (world.size, ",".join(seen)), flush=True)
+    ranks = world.allgather(os.environ.get("RANK", "?"))
+    print("dlctl-world %d %s" % (world.size, ",".join(ranks)), flush=True)
 except Exception as error:
     print("dlctl-nompi %s" % " ".join(str(error).split()), flush=True)
 PYTHON
 [ "${RANK:-0}" = 0 ] || exit 0
 tell() { # KIND COMMAND...
-  echo "dlctl-$1 $(shift && said=$("$@" 2>&1); echo "$? $said" | tr '\n' ' ' | cut -c1-500)"
+  echo "dlctl-$1 $(shift && output=$("$@" 2>&1); echo "$? $output" | tr '\n' ' ' | cut -c1-500)"
 }
 tell namespaces unshare --user --map-root-user --mount mount -t tmpfs tmpfs /mnt

@@ -274,7 +274,7 @@ def test_a_supervisor_that_is_killed_while_it_stores_is_succeeded(dlctl, local_s
 
     with faulty_proxy(swift.port) as proxy:
         proxy.on_request = hold
-        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        seen = dataclasses.replace(swift, outside_address=proxy.host)
         command = 'echo trained >>"$RESULT_DIR/times"'
         folder, secret = of_commands(dlctl, seen, name, command)
         training_id = submit(dlctl, local_site, folder, env=secret)
@@ -292,7 +292,7 @@ def test_a_supervisor_that_is_killed_while_it_stores_is_succeeded(dlctl, local_s
 def test_results_are_stored_again_when_they_are_fetched(dlctl, local_site, swift):
     name = swift.container("unstorable", {"words": b"forty two"})
     with faulty_proxy(swift.port) as proxy:
-        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        seen = dataclasses.replace(swift, outside_address=proxy.host)
         command = 'echo trained >>"$RESULT_DIR/times"; cat $DATA_DIR/words'
         folder, secret = of_commands(dlctl, seen, name, command, retries=0)
         secret["DLCTL_STORE_PATIENCE_S"] = "0.1"
@@ -332,7 +332,7 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
     site = change_site(cluster_site, xdg.config, data_via="login")
     with relayed(cluster_site.cluster, swift.port) as address:
         port = address.rpartition(":")[2]
-        seen = dataclasses.replace(swift, seen_at=f"127.0.0.1:{port}")
+        seen = dataclasses.replace(swift, outside_address=f"127.0.0.1:{port}")
         command = 'cp "$DATA_DIR/words" "$RESULT_DIR/copy"'
         folder, secret = of_commands(dlctl, seen, name, command)
         check = ("stores", "check", "manifest.yml", "--site", site.name, "--json", "--from")
@@ -354,7 +354,7 @@ def test_this_machine_moves_the_data_where_the_site_has_no_way_to_the_store(
     content = os.urandom(20 << 20)
     name = swift.container("by_laptop", {"deep/big": content, "small": b"1", "empty": b""})
     with faulty_proxy(swift.port) as proxy:
-        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        seen = dataclasses.replace(swift, outside_address=proxy.host)
         command = 'cp -rL "$DATA_DIR/." "$RESULT_DIR/"; echo trained'
         folder, secret = of_commands(dlctl, seen, name, command)
         training_id = submit(dlctl, site, folder, env=secret)
@@ -376,7 +376,7 @@ def test_an_interrupted_submission_loads_when_it_is_resumed(dlctl, local_site, s
     site = change_site(local_site, xdg.config, data_via="login", root=str(local_site.root))
     name = swift.container("interrupted", {"words": b"forty two"})
     with faulty_proxy(swift.port) as proxy:
-        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        seen = dataclasses.replace(swift, outside_address=proxy.host)
         folder, secret = of_commands(dlctl, seen, name, "cat $DATA_DIR/words")
         secret |= {"DLCTL_STORE_PATIENCE_S": "0.1"}
 
@@ -401,7 +401,7 @@ def loading(dlctl, local_site, swift):
     name = swift.container("slow", {f"{n}": os.urandom(1 << 20) for n in range(60)})
     with faulty_proxy(swift.port) as proxy:
         proxy.pause_s = 0.1
-        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        seen = dataclasses.replace(swift, outside_address=proxy.host)
         folder, secret = of_commands(dlctl, seen, name, "ls -l $DATA_DIR/")
         training_id = submit(dlctl, local_site, folder, env=secret)
         file = local_site.job_dir(training_id) / contract.status_file(1, "supervisor", 0)

@@ -46,7 +46,7 @@ def undisturbed(tmp_path):
     def loss(name: str) -> float:
         started.append(Learners(name, tmp_path / "undisturbed"))
         assert set(started[-1].codes()) == {0}
-        return float(started[-1].said(LOSS))
+        return float(started[-1].find_in_log(LOSS))
 
     yield loss
     for learners in started:

@@ -115,7 +115,7 @@ def test_a_follower_of_a_job_that_lives_starts_no_process(guests, printed, follo
             jobs.beat()
             jobs.log(f"line {number}\n")
             printed.until(f"line {number}\n")
-    assert (found, jobs.asked) == ([0], 0)
+    assert (found, jobs.squeue_calls) == ([0], 0)
 
 
 def test_a_job_whose_heartbeat_stops_is_asked_about_and_its_end_is_told(
@@ -125,7 +125,7 @@ def test_a_job_whose_heartbeat_stops_is_asked_about_and_its_end_is_told(
     follow(jobs)
     jobs.log("hello\n")
     printed.until("hello\n")
-    assert jobs.asked == 0
+    assert jobs.squeue_calls == 0
     jobs.queue({"1": "CANCELLED"})
     jobs.beat(ago_s=30)
     wait_until(lambda: guests.store.find("t-0").state.final, what="the end")
@@ -149,7 +149,7 @@ def test_a_dashboard_of_many_trainings_that_live_starts_no_process(guests, wait_
             with guests.counted() as found:
                 for step in range(3, 9):
                     show(step)
-        assert (found, jobs.asked) == ([0], 0)
+        assert (found, jobs.squeue_calls) == ([0], 0)
     finally:
         feed.close()
 
@@ -190,7 +190,7 @@ def test_a_watch_of_many_trainings_reads_their_checkpoints_by_a_few_processes(gu
     assert {c["name"] for t in watched.trainings.values() for c in t.details["checkpoints"]} == {
         "model.pt"
     }
-    assert found <= 5 * 5 and jobs.asked == 0  # two of the shell's own, find, and its shell
+    assert found <= 5 * 5 and jobs.squeue_calls == 0  # two of the shell's own, find, and its shell
 
 
 @pytest.mark.usefixtures("details_at_once")
@@ -207,7 +207,7 @@ def test_a_list_that_stays_starts_no_process_while_trainings_live(guests, monkey
     monkeypatch.setattr(sites, "STATE_EVERY_S", 0.0)
     jobs = guests.trainings(12)
     live = Live(guests.store, lambda _: guests.open(jobs), guests.store.all)
-    assert (looked(guests, live, jobs), jobs.asked) == (0, 0)
+    assert (looked(guests, live, jobs), jobs.squeue_calls) == (0, 0)
 
 
 def test_a_question_about_the_queue_starts_squeue_and_nothing_more(guests):
@@ -220,4 +220,5 @@ def test_a_question_about_the_queue_starts_squeue_and_nothing_more(guests):
         with guests.counted() as found:
             answers = [read_queue(session) for _ in range(5)]
     assert [(job.job_id, problem) for _, (job,), problem in answers] == [("1", "")] * 5
-    assert found == [5 * 3] and jobs.asked == 6  # a process of the shell, squeue, and its `cat`
+    # A process of the shell, squeue, and its `cat`.
+    assert found == [5 * 3] and jobs.squeue_calls == 6

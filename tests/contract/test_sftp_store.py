@@ -38,7 +38,7 @@ def test_a_folder_comes_by_sftp_and_the_next_training_finds_it(program):
     assert program.contents() == CONTENTS
     (program.job / "stores/0/listing.json").unlink()
     assert program.run("load")[0] == 0
-    assert "0 B fetched" in program.told
+    assert "0 B fetched" in program.sentence
 
 
 def test_a_server_that_nobody_has_logged_in_to_gets_no_credential(program):

@@ -48,9 +48,9 @@ class Azurite:
                  f"/{self.user}/{self.user}/{name}", "restype:container"]  # fmt: skip
         key = base64.b64decode(self.password)
         signature = hmac.digest(key, "\n".join(lines).encode(), hashlib.sha256)
-        told = f"SharedKey {self.user}:{base64.b64encode(signature).decode()}"
+        authorization = f"SharedKey {self.user}:{base64.b64encode(signature).decode()}"
         request = Request(f"{self.url}/{name}?restype=container", method="PUT",
-                          headers={**of_azure, "Authorization": told})  # fmt: skip
+                          headers={**of_azure, "Authorization": authorization})  # fmt: skip
         urlopen(request, timeout=60).close()
 
 

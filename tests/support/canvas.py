@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SPIKES_SEEN = """() => {
+VISIBLE_SPIKES = """() => {
     const canvas = document.querySelector('.chart canvas');
     const context = canvas.getContext('2d');
     const row = Math.round(canvas.height * 0.4);

@@ -24,13 +24,13 @@ LARGE = 100_001
 
 def make_engine(
     root: Path,
-    said: list[str] | None = None,
+    lines: list[str] | None = None,
     *,
     disk: Disk | None = None,
     writer: WriterProcess | None = None,
     keep: Keep | None = None,
 ) -> CheckpointEngine:
-    say = print if said is None else said.append
+    say = print if lines is None else lines.append
     os.makedirs(root.parent, exist_ok=True)  # noqa: PTH103 - where Path is made to fail
     return CheckpointEngine(root, SingleExchange(), say, keep, writer, disk)
 
@@ -48,9 +48,9 @@ def read_state(loaded: Loaded) -> Any:
     return filled(loaded.tree())
 
 
-def newest_step(root: Path, said: list[str] | None = None) -> int | None:
+def newest_step(root: Path, lines: list[str] | None = None) -> int | None:
     """Return the step of the newest checkpoint, having compared all its content."""
-    state = make_engine(root, said).load(read_state)
+    state = make_engine(root, lines).load(read_state)
     if state is None:
         return None
     assert same(state, state_of(state["step"]))

@@ -40,14 +40,14 @@ class CommandServer(Zygote):
         As there, what a command leaves running may not hold its standard output open.
         """
         deadline = time.monotonic() + timeout_s
-        given, said, told = (os.pipe() for _ in range(3))
-        theirs = [given[0], said[1], told[1]]
+        given, output, errors = (os.pipe() for _ in range(3))
+        theirs = [given[0], output[1], errors[1]]
         assert len(stdin) < _PIPE_BYTES
         os.write(given[1], stdin.encode())
         command = self.fork(theirs, ["-m", "dlctl", *argv], env, cwd)
         for number in (*theirs, given[1]):
             os.close(number)
-        out, err = _read_all((said[0], told[0]), deadline)
+        out, err = _read_all((output[0], errors[0]), deadline)
         code = _end(command, deadline)
         if code is None:
             raise subprocess.TimeoutExpired(["dlctl", *argv], timeout_s, out, err)

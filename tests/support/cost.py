@@ -179,7 +179,7 @@ def _limit_s(item: pytest.Item) -> float | None:
 
 
 @dataclass(eq=False)  # pytest keeps plugins in sets
-class Told:
+class CostReport:
     """The costs of all tests, as the reports bring them."""
 
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -241,18 +241,18 @@ def rung(nodeid: str) -> str:
     return "/".join(parts[: 2 if parts[:1] == ["unit"] else 1])
 
 
-def summary(told: Told) -> Iterator[str]:
+def summary(report: CostReport) -> Iterator[str]:
     """Tell the sum of each rung, and the dearest tests."""
-    fixtures_s = sum(sum(each) for each in told.fixtures.values())
-    rungs = told.rungs()
+    fixtures_s = sum(sum(each) for each in report.fixtures.values())
+    rungs = report.rungs()
     total_s = sum(cpu_s for _, cpu_s in rungs.values()) + fixtures_s
     yield f"processor time by rung, in seconds ({total_s:.0f} in all)"
     for name, (count, cpu_s) in rungs.items():
         yield f"  {name:<14} {count:>5} tests {cpu_s:>8.1f}"
     yield f"  {'fixtures':<14} {'':>11} {fixtures_s:>8.1f}"
-    if any(cost.get("is_whole") is False for cost in told.tests.values()):
+    if any(cost.get("is_whole") is False for cost in report.tests.values()):
         yield "  no control group could be made: only children that were waited for count"
-    dear = told.dear()
+    dear = report.dear()
     if dear:
         yield f"{len(dear)} tests take over {CHEAP_S:g} s or start over {SCRIPTS} processes:"
     for name, cost in dear[:SHOWN]:
@@ -262,28 +262,28 @@ def summary(told: Told) -> Iterator[str]:
 class Teller:
     """Prints the summary, writes the report, and fails the run for a test that is too dear."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, report: CostReport) -> None:
+        self._report = report
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
         yield
         for group in groups_left():  # a worker that was ended could not remove its own
             remove_group(group)
-        if tiers.TIER_VARIABLE not in os.environ or not self._told.tests:
+        if tiers.TIER_VARIABLE not in os.environ or not self._report.tests:
             return
-        self._told.write()
-        if self._told.too_dear():
+        self._report.write()
+        if self._report.too_dear():
             tiers.note_fault()
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if tiers.TIER_VARIABLE not in os.environ or not self._told.tests:
+        if tiers.TIER_VARIABLE not in os.environ or not self._report.tests:
             return
         terminalreporter.section("cost")
-        for line in summary(self._told):
+        for line in summary(self._report):
             terminalreporter.line(line)
-        for line in self._told.too_dear():
+        for line in self._report.too_dear():
             terminalreporter.line(line, red=True)
 
 
@@ -294,6 +294,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(costs, "dlctl-costs")
         config.add_cleanup(costs.meter.close)
     if not is_worker:
-        told = Told()
-        config.pluginmanager.register(told, "dlctl-told")
-        config.pluginmanager.register(Teller(told), "dlctl-teller")
+        report = CostReport()
+        config.pluginmanager.register(report, "dlctl-told")
+        config.pluginmanager.register(Teller(report), "dlctl-teller")

@@ -17,8 +17,8 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(sys.argv[1])
         here = f"/proc/{os.getpid()}/cwd"
-        asked = {"argv": sys.argv[2:], "cwd": here, "env": dict(os.environ), "leaves": False}
-        socket.send_fds(connection, [(json.dumps(asked) + "\n").encode()], [0, 1, 2])
+        request = {"argv": sys.argv[2:], "cwd": here, "env": dict(os.environ), "leaves": False}
+        socket.send_fds(connection, [(json.dumps(request) + "\n").encode()], [0, 1, 2])
         answers = connection.makefile()
         answers.readline()  # the number of the rank's process
         code = int(answers.readline())

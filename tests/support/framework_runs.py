@@ -74,10 +74,11 @@ class Learners:
 
     def has_saved(self) -> bool:
         """Return whether there is a checkpoint; fail if a learner has ended already."""
-        assert all(process.poll() is None for process in self.processes), self.said("(?s)(.*)")
+        are_running = all(process.poll() is None for process in self.processes)
+        assert are_running, self.find_in_log("(?s)(.*)")
         return any(path.is_file() and path.stat().st_size for path in self.saved.rglob("*"))
 
-    def said(self, pattern: str) -> str:
+    def find_in_log(self, pattern: str) -> str:
         """Return what learner 0 has printed, by a pattern with one group."""
         text = self.logs[0].read_text(errors="replace")
         found = re.findall(pattern, text)

@@ -126,8 +126,8 @@ def _with_user(url: str, swift: Swift) -> Keystone:
 
 def _token(url: str, user: dict[str, Any], project: dict[str, Any]) -> str:
     identity = {"methods": ["password"], "password": {"user": user}}
-    asked = {"auth": {"identity": identity, "scope": {"project": project}}}
-    return str(_ask(url, "POST", "auth/tokens", asked)[0]["X-Subject-Token"])
+    request = {"auth": {"identity": identity, "scope": {"project": project}}}
+    return str(_ask(url, "POST", "auth/tokens", request)[0]["X-Subject-Token"])
 
 
 def _ask(url: str, method: str, path: str, body: Any, token: str = "") -> tuple[Any, Any]:

@@ -94,7 +94,7 @@ class Trainings:
         return Session(site, transport, make_scheduler("slurm", path=str(self.bin)))  # type: ignore[arg-type]
 
     @property
-    def asked(self) -> int:
+    def squeue_calls(self) -> int:
         """How many times squeue was called."""
         calls = self.bin / "calls"
         return calls.read_text().count("\n") if calls.exists() else 0
@@ -115,10 +115,10 @@ class Trainings:
     def beat(self, ago_s: float = -3600.0) -> None:
         """Let all supervisors beat: by default by a clock that no slow machine makes late."""
         for record in self.records:
-            told = Status("supervisor", 0, 1, self.state, started_at=time.time() - 60,
+            status = Status("supervisor", 0, 1, self.state, started_at=time.time() - 60,
                           heartbeat_at=time.time() - ago_s)  # fmt: skip
             path = Path(record.job_dir, contract.status_file(1, "supervisor", 0))
-            path.with_name("new").write_text(contract.to_json(told))
+            path.with_name("new").write_text(contract.to_json(status))
             path.with_name("new").rename(path)
 
     def log(self, text: str, number: int = 0) -> None:

@@ -295,12 +295,12 @@ def run_everything(scene):
             assert scene.start(run_script, job_id).returncode == 0
 
 
-def go_on(scene, transport=None, store=None, *, new_code=False, on_line=lambda _: None, **asked):
+def go_on(scene, transport=None, store=None, *, new_code=False, on_line=lambda _: None, **values):
     """Resume the training, with other resources if they are asked for."""
     session = scene.connect(transport) if transport else scene.session
     store = store or scene.store
     return resume(session, store.all()[0], store, lambda r: prepare_again(r, scene.site),
-                  Overrides(**asked), new_code=new_code, on_line=on_line)  # fmt: skip
+                  Overrides(**values), new_code=new_code, on_line=on_line)  # fmt: skip
 
 
 def halt(session, record, store):

@@ -95,7 +95,7 @@ MUTANTS = (
         ONCE,
         "a job whose answer a node lost is submitted in another way, too",
         "learner/lifecycle/starters.py",
-        "if done.returncode and not killed and not ANSWER_LOST.search(said):",
+        "if done.returncode and not killed and not ANSWER_LOST.search(errors):",
         "if done.returncode and not killed:",
     ),
     Mutant(
@@ -336,7 +336,7 @@ MUTANTS = (
         TRANSFER,
         "data that a killed fetcher left damaged is used",
         "learner/storage/fetch.py",
-        "if zlib.crc32(file.read(length)) == int(told):",
+        "if zlib.crc32(file.read(length)) == int(checksum):",
         "if len(file.read(length)) == length:",
     ),
     # Secrets ------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ MUTANTS = (
         SECRETS,
         "a peer that does not know the secret is served weights",
         "psrv/transport/tcp.py",
-        'if not hmac.compare_digest(proof, _proof(self._secret, b"opener", said)):',
+        'if not hmac.compare_digest(proof, _proof(self._secret, b"opener", transcript)):',
         "if len(proof) != _PROOF_BYTES:",
     ),
 )

@@ -137,7 +137,7 @@ class Job:
             self.output, _ = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired as late:
             raise AssertionError(self._stuck(process, late)) from None
-        self.code_seen = process.returncode
+        self.exit_code = process.returncode
         verdict = contract.read_record(Verdict, self.dir / contract.verdict_file(1))
         assert verdict is not None, self.output
         return verdict
@@ -145,17 +145,17 @@ class Job:
     def _stuck(self, process: Started, late: subprocess.TimeoutExpired) -> str:
         """Return what hung, with all that is known of it; end it."""
         family = [process.pid, *processes.descendants(process.pid)]
-        seen = [f"still running after {late.timeout:.0f} s:"]
+        lines = [f"still running after {late.timeout:.0f} s:"]
         for pid in family:
-            where = [_told(Path(f"/proc/{pid}/{name}")) for name in ("cmdline", "wchan")]
-            seen.append(f"{pid}: {where[0][:160]} (in {where[1]})")
+            where = [_content(Path(f"/proc/{pid}/{name}")) for name in ("cmdline", "wchan")]
+            lines.append(f"{pid}: {where[0][:160]} (in {where[1]})")
         processes.send(family, signal.SIGABRT)  # faulthandler writes stacks to the logs
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
         processes.send(family, signal.SIGKILL)
         self.output = process.communicate()[0]
         logs = sorted(self.dir.glob("attempts/*/*.log")) + sorted(self.dir.glob("logs/**/*.log"))
-        return "\n".join([*seen, self.output, *(f"{p.name}:\n{_told(p)}" for p in logs)])
+        return "\n".join([*lines, self.output, *(f"{p.name}:\n{_content(p)}" for p in logs)])
 
     def log(self, rank: int = 0) -> str:
         path = self.dir / contract.learner_log(1, rank)
@@ -170,7 +170,7 @@ class Job:
         contract.write_whole(self.dir / name, "")
 
 
-def _told(path: Path) -> str:
+def _content(path: Path) -> str:
     try:
         return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")[-8000:]
     except OSError as error:

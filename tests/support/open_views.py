@@ -83,8 +83,8 @@ def dashboard_url(dlctl: Any, *ids: str, **how: Any) -> Iterator[str]:
         yield process.stdout.readline().strip()
     finally:
         process.terminate()
-        told = process.communicate(timeout=60)[1]
-    assert "Traceback" not in told
+        errors = process.communicate(timeout=60)[1]
+    assert "Traceback" not in errors
 
 
 _WOULD_SAVE = """async (button) => {

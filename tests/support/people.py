@@ -26,12 +26,12 @@ class Hook:
         """The headers, with names in lower case, and the body of each request."""
         self.headers = {"Content-Length": "0"}
         self.answers: list[int] = []
-        self.asked = 0
+        self.request_count = 0
         hook = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:  # noqa: N802
-                hook.asked += 1
+                hook.request_count += 1
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 hook.sent.append(({k.lower(): v for k, v in self.headers.items()}, body))
                 code = hook.answers.pop(0) if hook.answers else 200

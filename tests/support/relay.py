@@ -41,8 +41,8 @@ def relayed(cluster: Any, port: int) -> Iterator[str]:
             while not port_file.exists():
                 assert relay.poll() is None
                 time.sleep(0.02)
-            told = cluster.exec("ip", "-4", "-o", "addr", "show", "br0")
-            address = re.findall(r"inet ([\d.]+)/", told)[0]
+            addresses = cluster.exec("ip", "-4", "-o", "addr", "show", "br0")
+            address = re.findall(r"inet ([\d.]+)/", addresses)[0]
             yield f"{address}:{port_file.read_text()}"
         finally:
             life.close()

@@ -104,9 +104,9 @@ class RestServer:
             found = {name.lower(): value for name, value in answer.getheaders()}
             return Answer(answer.status, found, answer.read())
 
-    def send(self, path: str, said: Any, method: str = "POST", **headers: str) -> Answer:
+    def send(self, path: str, document: Any, method: str = "POST", **headers: str) -> Answer:
         """Send JSON."""
-        body = json.dumps(said).encode()
+        body = json.dumps(document).encode()
         return self.ask(path, method, body, content_type="application/json", **headers)
 
     def send_form(self, path: str, parts: Mapping[str, str | bytes], **headers: str) -> Answer:

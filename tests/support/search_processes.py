@@ -215,8 +215,8 @@ class Model:
         return self.results
 
     async def look(self, wait_s: float) -> m.ResultsReply:
-        asked = m.ResultsRequest(model=self.name, cursor=self.cursor, most=1000, wait_s=wait_s)
-        reply = await self._call("Results", asked)
+        request = m.ResultsRequest(model=self.name, cursor=self.cursor, most=1000, wait_s=wait_s)
+        reply = await self._call("Results", request)
         self.results += [each.result for each in reply.results]
         self.cursor = reply.cursor
         return reply

@@ -67,8 +67,8 @@ class Sees(BaseTask):
     def run(self):
         began = time.monotonic()
         time.sleep(self.sleep_s)
-        seen = os.environ["CUDA_VISIBLE_DEVICES"]
-        return {"gpus": [gpu for gpu in seen.split(",") if gpu], "ran": [began, time.monotonic()]}
+        devices = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        return {"gpus": [gpu for gpu in devices if gpu], "ran": [began, time.monotonic()]}
 
 
 class Prints(BaseTask):

@@ -83,9 +83,9 @@ class ServedJob:
             env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "DLCTL_JOB_DIR": loop[2],
                    "DLCTL_ATTEMPT": loop[3],
                    "DLCTL_PROGRESS_FILE": str(self.directory / f"progress-{rank}")}  # fmt: skip
-            with log.open("a") as said:
+            with log.open("a") as file:
                 self.lives[rank] = self.zygote.start(
-                    *([script] if program else loop), env=ENV | env, stdout=said, leaves=True
+                    *([script] if program else loop), env=ENV | env, stdout=file, leaves=True
                 )
 
     def _serve(self) -> None:

@@ -34,7 +34,7 @@ class StoreProgram:
         return self.job / "stores/0/data"
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """The sentence of progress."""
         return (self.job / "stores/0/progress").read_text().strip()
 
@@ -46,15 +46,15 @@ class StoreProgram:
     def run(self, verb: str, timeout_s: float = 100, **env: str) -> tuple[int, str]:
         """Run one verb; return its exit code and what it printed."""
         with self.start(verb, **env) as process:
-            told, _ = process.communicate(timeout=timeout_s)
+            output, _ = process.communicate(timeout=timeout_s)
         assert process.returncode is not None
-        return process.returncode, told
+        return process.returncode, output
 
     def done(self, verb: str, timeout_s: float = 100, **env: str) -> str:
         """Run one verb, which ends well; return what it printed."""
-        code, told = self.run(verb, timeout_s, **env)
-        assert code == 0, told
-        return told
+        code, output = self.run(verb, timeout_s, **env)
+        assert code == 0, output
+        return output
 
     def load(self, container: str = "", **env: str) -> dict[str, bytes]:
         """Load a container; return the files that the learners see."""

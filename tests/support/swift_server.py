@@ -97,7 +97,7 @@ class Swift:
     memcached_port: int
     user: str = USER
     password: str = PASSWORD
-    seen_at: str = ""
+    outside_address: str = ""
     """`HOST:PORT` as those see it who are to read and write; empty: as this process does."""
 
     @property
@@ -108,7 +108,7 @@ class Swift:
     @property
     def s3_url(self) -> str:
         """The S3 interface."""
-        return f"http://{self.seen_at or f'127.0.0.1:{self.port}'}"
+        return f"http://{self.outside_address or f'127.0.0.1:{self.port}'}"
 
     def forget_tokens(self) -> None:
         """Make every token expire now."""
@@ -140,8 +140,8 @@ class Swift:
 
     def put(self, path: str, body: bytes = b"") -> None:
         """Make a container, or an object in one."""
-        status, _, told = self.request("PUT", path, body)
-        assert status in (201, 202), (status, told)
+        status, _, answer = self.request("PUT", path, body)
+        assert status in (201, 202), (status, answer)
 
     def get(self, path: str) -> bytes:
         """Return the content of an object."""

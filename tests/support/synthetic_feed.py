@@ -114,12 +114,12 @@ class SyntheticFeed:
             raise Unknown(training_id)
         sent = 0
         while not self.versions.closed:
-            seen = self.versions.newest
+            version = self.versions.newest
             if fresh := self.lines[sent:]:
                 sent += len(fresh)
                 text = "\n".join(fresh) + "\n"
                 yield {"attempt": 1, "source": "learner-0", "text": text}
-            await self.versions.wait(seen, 5)
+            await self.versions.wait(version, 5)
         await asyncio.sleep(0)
 
     def act(self, training_id: str, verb: str, arguments: Mapping[str, Any]) -> str:

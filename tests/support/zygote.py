@@ -41,12 +41,12 @@ class Zygote:
 
     def __init__(self, loaded: str = "torch") -> None:
         # Not the test's standard error, which pytest throws away with that of the test it began in.
-        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close
         self._folder = tempfile.TemporaryDirectory()
         self.socket = Path(self._folder.name, "zygote")
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(self.socket), loaded],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, env=ENV,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=ENV,
         )  # fmt: skip
         self._turn, self._is_ready = threading.Lock(), False
 
@@ -59,8 +59,8 @@ class Zygote:
             self._is_ready = self._process.stdout.readline() == "ready\n"
             if not self._is_ready:
                 code = self._process.wait(10)
-                self._said.seek(0)
-                raise RuntimeError(f"the zygote has ended with {code}: {self._said.read()}")
+                self._errors.seek(0)
+                raise RuntimeError(f"the zygote has ended with {code}: {self._errors.read()}")
 
     def rank(self) -> list[str]:
         """Return what mpiexec starts in the place of Python: `[*mpiexec, *rank(), "script.py"]`."""
@@ -102,16 +102,16 @@ class Zygote:
         to_it: IO[str] | None = None
         from_it: IO[str] | None = None
         with contextlib.ExitStack() as theirs:
-            given = said = theirs.enter_context(Path(os.devnull).open("r+"))
+            given = output = theirs.enter_context(Path(os.devnull).open("r+"))
             if stdin == subprocess.PIPE:
                 given, to_it = _pipe(theirs, to_it=True)
             if stdout == subprocess.PIPE:
-                said, from_it = _pipe(theirs, to_it=False)
+                output, from_it = _pipe(theirs, to_it=False)
             elif stdout is None:
-                said = theirs.enter_context(os.fdopen(os.dup(2), "w"))
+                output = theirs.enter_context(os.fdopen(os.dup(2), "w"))
             elif not isinstance(stdout, int):
-                said = stdout
-            streams = [given.fileno(), said.fileno(), (stderr or said).fileno()]
+                output = stdout
+            streams = [given.fileno(), output.fileno(), (stderr or output).fileno()]
             forked = self.fork(streams, argv, env, REPOSITORY, leaves=leaves)
         forked.stdin, forked.stdout = to_it, from_it
         return forked
@@ -127,8 +127,8 @@ class Zygote:
     ) -> Forked:
         """Start `python ARGV` with these standard streams."""
         self.wait_until_ready()
-        asked = {"argv": list(map(str, argv)), "cwd": str(cwd), "env": dict(env), "leaves": leaves}
-        return Forked(self.socket, asked, streams)
+        request = {"argv": list(map(str, argv)), "cwd": str(cwd), "env": dict(env)}
+        return Forked(self.socket, request | {"leaves": leaves}, streams)
 
     def close(self) -> None:
         """End it; its learners end with it."""
@@ -136,7 +136,7 @@ class Zygote:
         self._process.stdin.close()
         self._process.wait(60)
         self._process.stdout.close()
-        self._said.close()
+        self._errors.close()
         self._folder.cleanup()
 
 
@@ -159,20 +159,20 @@ class Forked:
     It is killed when nobody refers to this object any more.
     """
 
-    def __init__(self, zygote: Path, asked: Mapping[str, Any], streams: list[int]) -> None:
+    def __init__(self, zygote: Path, request: Mapping[str, Any], streams: list[int]) -> None:
         self.stdin: IO[str] | None = None
         self.stdout: IO[str] | None = None
         self.returncode: int | None = None
-        self._asked = socket.socket(socket.AF_UNIX)
-        self._asked.connect(str(zygote))
-        socket.send_fds(self._asked, [(json.dumps(asked) + "\n").encode()], streams)
-        self._answers = self._asked.makefile()
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(str(zygote))
+        socket.send_fds(self._connection, [(json.dumps(request) + "\n").encode()], streams)
+        self._answers = self._connection.makefile()
         self.pid = int(self._answers.readline())
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; return its exit code, or minus the signal."""
         if self.returncode is None:
-            if not select.select([self._asked], [], [], timeout)[0]:
+            if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             self.returncode = int(self._answers.readline())
             self.__del__()
@@ -180,7 +180,7 @@ class Forked:
 
     def __del__(self) -> None:
         self._answers.close()
-        self._asked.close()
+        self._connection.close()
 
     def poll(self) -> int | None:
         """Return its exit code, or None while it runs."""
@@ -190,7 +190,7 @@ class Forked:
 
     def communicate(self, timeout: float = TIME_LIMIT_S) -> tuple[str, None]:
         """Read what it has printed up to its end; it had a pipe for it, or it is ""."""
-        said, deadline = b"", time.monotonic() + timeout
+        output, deadline = b"", time.monotonic() + timeout
         if self.stdin is not None:
             self.stdin.close()
         if self.stdout is not None and not self.stdout.closed:
@@ -198,9 +198,9 @@ class Forked:
                 if not (part := os.read(self.stdout.fileno(), 1 << 16)):
                     self.stdout.close()
                     break
-                said += part
+                output += part
         self.wait(max(0.0, deadline - time.monotonic()))
-        return said.decode(), None
+        return output.decode(), None
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""

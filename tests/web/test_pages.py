@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from canvas import SPIKES_SEEN
+from canvas import VISIBLE_SPIKES
 from dashboard_server import Served, served
 from synthetic_feed import HTML, SHOWN, SyntheticFeed, make_feed, spiked
 
@@ -244,7 +244,7 @@ def test_spikes_of_one_point_among_a_million_are_all_drawn(visit):
     with served(feed) as server:
         page = visit(server.page("/training/spikes-1a2b"))
         page.wait_for_selector(DRAWN)
-        seen = page.evaluate(SPIKES_SEEN)
+        seen = page.evaluate(VISIBLE_SPIKES)
         assert seen == 100
 
 

@@ -52,8 +52,8 @@ def check_driver(here: Here, found: Findings) -> None:
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     broken = next((line for line in lines if _BROKEN.search(line)), "")
     if broken or done.returncode:
-        said = broken or (lines[-1] if lines else f"exit code {done.returncode}")
-        what = f"has a GPU that does not answer (nvidia-smi: {said})"
+        problem = broken or (lines[-1] if lines else f"exit code {done.returncode}")
+        what = f"has a GPU that does not answer (nvidia-smi: {problem})"
         found.faults.append(NodeFault(VerdictKind.GPU_ERROR, what))
         return
     for line in lines:
@@ -64,10 +64,10 @@ def check_driver(here: Here, found: Findings) -> None:
 
 def check_memory(here: Here, found: Findings) -> None:
     """Write to the memory of the learner's GPUs and read it back, with torch if it is there."""
-    asked = here.plan.resources.gpus_per_learner
-    if asked == 0 or importlib.util.find_spec("torch") is None:
+    gpus = here.plan.resources.gpus_per_learner
+    if gpus == 0 or importlib.util.find_spec("torch") is None:
         return
-    numbers = (asked, here.ranks.local_rank, here.ranks.local_size)
+    numbers = (gpus, here.ranks.local_rank, here.ranks.local_size)
     program = [sys.executable, *_PROGRAM, *map(str, numbers)]
     probe = subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
@@ -78,14 +78,14 @@ def check_memory(here: Here, found: Findings) -> None:
             what = f"could not check its GPUs: torch did not load within {_LOAD_S:.0f} s"
             found.remarks.append(what)
             return
-        told, errors = probe.communicate(timeout=_PROBE_S)
+        output, errors = probe.communicate(timeout=_PROBE_S)
     except subprocess.TimeoutExpired:
         what = f"has a GPU that did not answer within {_PROBE_S:.0f} s"
         found.faults.append(NodeFault(VerdictKind.GPU_ERROR, what))
         return
     finally:
         _end(probe)
-    judge_probe(_answer(told), probe.returncode, errors, found)
+    judge_probe(_answer(output), probe.returncode, errors, found)
 
 
 def _end(probe: subprocess.Popen[str]) -> None:

@@ -17,10 +17,10 @@ _PATTERNS = (0x5A5A5A5A, 0x25A5A5A5)
 _LEAST_FREE = 0.05
 
 
-def own_devices(visible: int, asked: int, local_rank: int, local_size: int) -> range:
+def own_devices(visible: int, gpus: int, local_rank: int, local_size: int) -> range:
     """Return the numbers of a learner's GPUs: its share, if it sees those of the others, too."""
-    first = local_rank * asked if visible >= local_size * asked else 0
-    return range(first, min(first + asked, visible))
+    first = local_rank * gpus if visible >= local_size * gpus else 0
+    return range(first, min(first + gpus, visible))
 
 
 def main(arguments: list[str]) -> int:

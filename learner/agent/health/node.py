@@ -110,14 +110,14 @@ def check_shared_memory(here: Here, found: Findings) -> None:
 
 def check_memory(here: Here, found: Findings) -> None:
     """Compare the available memory with what the job has asked for on this node."""
-    asked = here.plan.resources.memory_bytes_per_node
-    if not here.is_first or asked is None or not batch_system(here.plan).allocates:
+    wanted = here.plan.resources.memory_bytes_per_node
+    if not here.is_first or wanted is None or not batch_system(here.plan).allocates:
         return
     available = available_bytes()
-    if available is None or available >= asked:
+    if available is None or available >= wanted:
         return
-    what = f"has {available >> 20} MiB of memory available of the {asked >> 20} MiB asked for"
-    if available < _LEAST_SHARE * asked:
+    what = f"has {available >> 20} MiB of memory available of the {wanted >> 20} MiB asked for"
+    if available < _LEAST_SHARE * wanted:
         found.faults.append(NodeFault(VerdictKind.SITE, what))
     else:
         found.remarks.append(what)

@@ -56,7 +56,7 @@ class Gpus:
 
     def _one(self, index: int, handle: Any) -> dict[str, float]:
         nvml = self._nvml
-        asked: dict[str, Callable[[], float]] = {
+        readers: dict[str, Callable[[], float]] = {
             names.GPU_PERCENT: lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
             names.GPU_POWER_W: lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
             names.GPU_TEMPERATURE_C: lambda: nvml.nvmlDeviceGetTemperature(
@@ -68,9 +68,9 @@ class Gpus:
             names.GPU_THROTTLED_PERCENT: lambda: self._throttled(index, handle),
         }
         found = {}
-        for name, ask in asked.items():
+        for name, read in readers.items():
             with contextlib.suppress(nvml.NVMLError):
-                found[name] = float(ask())
+                found[name] = float(read())
         with contextlib.suppress(nvml.NVMLError):
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
             found[names.GPU_MEMORY_BYTES] = float(memory.used)
@@ -146,10 +146,10 @@ def open_gpus(env: Mapping[str, str], per_learner: int) -> Gpus | None:
 
 def _visible(nvml: Any, env: Mapping[str, str]) -> list[str]:
     """Return numbers or ids of the GPUs that the learner sees, in its order."""
-    asked = env.get("CUDA_VISIBLE_DEVICES")
-    if asked is None:
+    devices = env.get("CUDA_VISIBLE_DEVICES")
+    if devices is None:
         return [str(index) for index in range(nvml.nvmlDeviceGetCount())]
-    return [device.strip() for device in asked.split(",") if device.strip()]
+    return [device.strip() for device in devices.split(",") if device.strip()]
 
 
 def _own(visible: list[str], env: Mapping[str, str], per_learner: int) -> list[str]:

@@ -97,7 +97,7 @@ class Window:
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int, float]] = {}
-        self._seen: set[str] = set()
+        self._nonzero: set[str] = set()
         """Rates that were not always 0; the others would make half of a line."""
 
     def add(self, sample: Mapping[str, float]) -> None:
@@ -111,8 +111,8 @@ class Window:
         found: dict[str, float] = {}
         for name, (total, count, largest) in self._sums.items():
             if largest:
-                self._seen.add(name)
-            elif name.endswith(_RATE) and name not in self._seen:
+                self._nonzero.add(name)
+            elif name.endswith(_RATE) and name not in self._nonzero:
                 continue
             found[name] = _short(total / count)
             if not (name in WITHOUT_MAXIMUM or _of_gpu(name) in WITHOUT_MAXIMUM):

@@ -61,7 +61,7 @@ class HttpClient:
             if isinstance(error, ssl.SSLCertVerificationError):
                 detail = f"its certificate is not trusted: {error.verify_message}"
                 raise Refused(Refusal.NO_SUCH_SERVICE, detail) from error
-            raise Unavailable(_told(error)) from error
+            raise Unavailable(_reason(error)) from error
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
         """Return this thread's connection to a server."""
@@ -122,7 +122,7 @@ def _fill(answer: http.client.HTTPResponse, skipped_bytes: int, into: Sink) -> N
         into.filled(filled)
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
     if isinstance(error, http.client.IncompleteRead):

@@ -186,8 +186,8 @@ class Swift:
 
 def _expect(answer: Answer, allowed: tuple[int, ...], key: str) -> None:
     if answer.status not in allowed:
-        told = " ".join(answer.body[:200].decode(errors="replace").split())
-        raise Refused(Refusal.NO_SUCH_SERVICE, f"{answer.status} {told}".strip(), key)
+        body = " ".join(answer.body[:200].decode(errors="replace").split())
+        raise Refused(Refusal.NO_SUCH_SERVICE, f"{answer.status} {body}".strip(), key)
 
 
 class Session:

@@ -34,8 +34,7 @@ class Web:
             if found is not None:
                 yield found
                 return
-        seen = self._listed(name.rstrip("/") + "/")
-        for key in seen:
+        for key in self._listed(name.rstrip("/") + "/"):
             if (item := self.stat(key)) is not None:
                 yield item
 
@@ -117,5 +116,5 @@ class _Links(HTMLParser):
 
 def _etag(answer: Answer) -> str:
     """Return what changes with a file's content, as far as the server tells."""
-    told = answer.headers.get("etag") or answer.headers.get("last-modified", "")
-    return told.removeprefix("W/").strip('"')
+    tag = answer.headers.get("etag") or answer.headers.get("last-modified", "")
+    return tag.removeprefix("W/").strip('"')

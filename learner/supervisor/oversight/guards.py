@@ -51,7 +51,7 @@ class Overseer:
         self._rehearsal = plan.rehearsal
         self._is_of_loop = plan.framework.has_loop and plan.parameter_server is None
         self._guards = None if self._is_of_loop or plan.stop is None else Guards(rules)
-        self._seen: dict[int, object] = {}
+        self._newest_by_rank: dict[int, object] = {}
         self._reports: list[float | None] = []
         self._look_at = 0.0
 
@@ -83,22 +83,22 @@ class Overseer:
 
     def _at_plateau(self) -> Stopped | None:
         """Return why a plateau ends the training, if one was found just now and does."""
-        told = self._plateaus.look()
-        if told is None:
+        found = self._plateaus.look()
+        if found is None:
             return None
         if self._tested is None:
-            self._tell(told)
+            self._tell(found)
             return None
-        return Stopped(str(VerdictKind.PLATEAU), told.step, told.reason)
+        return Stopped(str(VerdictKind.PLATEAU), found.step, found.reason)
 
     def _heed(self, statuses: list[Status]) -> Stopped | None:
         """Return why the learners' newest reports end the training, if they do."""
         assert self._guards is not None
         for status in statuses:
             report = (status.step, status.epoch, dict(status.metrics))
-            if not status.metrics or self._seen.get(status.rank) == report:
+            if not status.metrics or self._newest_by_rank.get(status.rank) == report:
                 continue
-            self._seen[status.rank] = report
+            self._newest_by_rank[status.rank] = report
             step = status.step if status.step is not None else -1
             if LOSS in status.metrics:
                 loss = status.metrics[LOSS]

@@ -56,7 +56,7 @@ class HangWatch:
         self._looked_at: float | None = None
         self._heard_at = 0.0
         self._beats: dict[int, float] = {}
-        self._told: dict[int, tuple[int | None, float]] = {}
+        self._positions: dict[int, tuple[int | None, float]] = {}
         self._step: int | None = None
         self._step_s = 0.0
         """How long ago `_step` was reached."""
@@ -82,9 +82,9 @@ class HangWatch:
         beats = {status.rank: status.heartbeat_at for status in running}
         if beats != self._beats:
             self._beats, self._heard_at = beats, now
-        told = {status.rank: (status.step, status.progressed_at) for status in running}
-        if told != self._told:
-            self._told = told
+        positions = {status.rank: (status.step, status.progressed_at) for status in running}
+        if positions != self._positions:
+            self._positions = positions
             self._longest_s = max(self._longest_s, self._quiet_s)
             self._quiet_s = 0.0
         elif now - self._heard_at <= _HEARD_S:
@@ -172,17 +172,17 @@ def describe(
     where = next(filter(None, map(_place, blocks)), "")
     alone = len(statuses) == 1
     who = " and ".join(f"learner {each.rank} on {each.host}" for each in waited_for[:3])
-    seen = f"{who[:1].upper()}{who[1:]} was at {where}" if where else ""
+    place = f"{who[:1].upper()}{who[1:]} was at {where}" if where else ""
     if alone:
-        told = f"; it was at {where}" if where else ""
+        detail = f"; it was at {where}" if where else ""
     elif why:
         was = "were" if len(waited_for) > 1 else "was"
-        told = f"; {who} {was} waited for" + (f", at {where}" if where else "") + f" ({why})"
+        detail = f"; {who} {was} waited for" + (f", at {where}" if where else "") + f" ({why})"
     else:
-        told = "; each waits for the others" + (f". {seen}" if seen else "")
+        detail = "; each waits for the others" + (f". {place}" if place else "")
     nobody = "The learner" if alone else "No learner"
     has = "has made no step" if alone else "has made a step"
-    reason = f"{nobody} {has} for {stall.quiet_s:.0f} s (limit: {stall.limit_s:.0f} s){told}."
+    reason = f"{nobody} {has} for {stall.quiet_s:.0f} s (limit: {stall.limit_s:.0f} s){detail}."
     hint = (
         f"Look at attempts/{attempt}/stacks/ in the job directory (dlctl show {training_id}); if "
         "the step takes so long, raise `hang.floor` in the manifest."
@@ -265,8 +265,8 @@ class SilenceCheck:
         """
         silent = []
         for status in statuses:
-            seen, since = self._changed.get(status.rank, (-1.0, now))
-            if status.heartbeat_at != seen or status.state.final:
+            beat, since = self._changed.get(status.rank, (-1.0, now))
+            if status.heartbeat_at != beat or status.state.final:
                 since = now
             self._changed[status.rank] = (status.heartbeat_at, since)
             if now - since > SILENCE_S:

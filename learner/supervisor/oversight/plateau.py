@@ -117,7 +117,7 @@ class PlateauFinder:
         self._signs: dict[Key, float] = {}
         self._curves: dict[Key, Curve] = {}
         self._rates: dict[Key, Rates] = {}
-        self._told: dict[Key, tuple[float, float]] = {}
+        self._known: dict[Key, tuple[float, float]] = {}
         """By curve since which step the plateau was that was told, and what must be exceeded."""
         self._newest = NO_STEP
 
@@ -149,7 +149,7 @@ class PlateauFinder:
             if level is None or margin is None or not curve.points:
                 continue
             if key.shown == line.texts.get("metric") and curve.points[-1][0] >= line.step:
-                self._told[key] = (line.step, self._sign(key) * level + margin)
+                self._known[key] = (line.step, self._sign(key) * level + margin)
 
     def look(self) -> FoundPlateau | None:
         """Return the plateau that the judged curve is on, unless it was told before."""
@@ -158,25 +158,26 @@ class PlateauFinder:
             return None
         curve, change = self._curves[key], self._last_change()
         curve.begin_after(change)
-        since, exceed = self._told.get(key, (NO_STEP, 0.0))
+        since, exceed = self._known.get(key, (NO_STEP, 0.0))
         gains = [gain for _, gain in curve.points]
         if len(gains) < LEAST or (since > change and median_of_newest(gains) <= exceed):
             return None
         found = find_plateau(curve.points, curve.whole)
         if found is None:
             return None
-        self._told[key] = (found.since_step, found.level + found.margin)
+        self._known[key] = (found.since_step, found.level + found.margin)
         return FoundPlateau(key, found, self._newest)
 
-    def line(self, told: FoundPlateau) -> MetricsLine:
+    def line(self, found: FoundPlateau) -> MetricsLine:
         """Return the event of a plateau."""
-        found, sign = told.plateau, self._sign(told.key)
+        plateau, sign = found.plateau, self._sign(found.key)
         values: dict[str, float | None] = {
-            "level": sign * found.level, "margin": found.margin, "last_step": float(told.step),
+            "level": sign * plateau.level, "margin": plateau.margin, "last_step": float(found.step),
         }  # fmt: skip
         return MetricsLine(
-            int(found.since_step), None, round(time.time(), 3), values, f"plateau: {told.reason}",
-            kind=EventKind.PLATEAU.value, texts={"metric": told.key.shown, "method": METHOD},
+            int(plateau.since_step), None, round(time.time(), 3), values,
+            f"plateau: {found.reason}", kind=EventKind.PLATEAU.value,
+            texts={"metric": found.key.shown, "method": METHOD},
         )  # fmt: skip
 
     def _sign(self, key: Key) -> float:
@@ -205,7 +206,7 @@ class PlateauFinder:
             curve.drop_after(step)
         for rates in self._rates.values():
             rates.drop_after(step)
-        self._told = {key: told for key, told in self._told.items() if told[0] <= step}
+        self._known = {key: known for key, known in self._known.items() if known[0] <= step}
 
 
 class PlateauWatch:
@@ -252,8 +253,8 @@ class PlateauWatch:
     def finish(self) -> None:
         """Look once more at the end: what is found is only put into the metrics."""
         with suppress(Exception):  # a mistake of ours must not fail an attempt
-            if self._read(self._clock() + _LAST_READ_S) and (told := self._watch.look()):
-                self._output.add(self._watch.line(told))
+            if self._read(self._clock() + _LAST_READ_S) and (found := self._watch.look()):
+                self._output.add(self._watch.line(found))
 
     def _look(self, now: float) -> FoundPlateau | None:
         caught_up = self._read(now + _READ_S)
@@ -262,9 +263,9 @@ class PlateauWatch:
         if not caught_up or not self._is_fresh:
             return None
         self._is_fresh = False
-        if (told := self._watch.look()) is not None:
-            self._output.add(self._watch.line(told))
-        return told
+        if (found := self._watch.look()) is not None:
+            self._output.add(self._watch.line(found))
+        return found
 
     def _read(self, until: float) -> bool:
         """Read on; return whether nothing is left for now."""

@@ -71,13 +71,13 @@ def _judge_nodes(plan: Plan, findings: Findings) -> Outcome | None:
     if not unfit:
         return None
     first = unfit[0]
-    told = "; ".join(f"{each.host} {each.fault.what}" for each in unfit)
+    faults = "; ".join(f"{each.host} {each.fault.what}" for each in unfit)
     hint = (
         f"The next attempts avoid it: dlctl resume {plan.training_id}; `dlctl sites nodes "
         f"{plan.site}` lists the nodes to avoid."
     )
     evidence = Evidence("learner", first.rank, first.host, findings.exit_code)
-    outcome = failed(VerdictKind(first.fault.kind), f"The node {told}.", hint, evidence)
+    outcome = failed(VerdictKind(first.fault.kind), f"The node {faults}.", hint, evidence)
     return replace(outcome, bad_hosts=tuple(each.host for each in unfit))
 
 
@@ -90,7 +90,7 @@ def _judge_problems(findings: Findings) -> Outcome | None:
             is_mistake = not where and report.problems[0] in report.mistakes
             kind = VerdictKind.USER_ERROR if is_mistake else VerdictKind.SITE
             outcome = failed(kind, what + where, hint, _evidence(findings, report))
-            return replace(outcome, bad_hosts=_seen_only_on(findings.reports, report.problems[0]))
+            return replace(outcome, bad_hosts=_nodes_with(findings.reports, report.problems[0]))
     return None
 
 
@@ -120,14 +120,14 @@ def _judge_mpi_start(plan: Plan, findings: Findings) -> Outcome | None:
     )
 
 
-def _last_told(words: list[str]) -> list[str]:
+def _telling_line(words: list[str]) -> list[str]:
     """Return the line that tells most: Open MPI puts what it has to say between lines of dashes."""
-    told = [line.strip() for line in words]
-    if told and set(told[-1]) == {"-"}:
-        before = [at for at, line in enumerate(told[:-1]) if line and set(line) == {"-"}]
-        framed = [line for line in told[before[-1] + 1 if before else 0 : -1] if line]
+    lines = [line.strip() for line in words]
+    if lines and set(lines[-1]) == {"-"}:
+        before = [at for at, line in enumerate(lines[:-1]) if line and set(line) == {"-"}]
+        framed = [line for line in lines[before[-1] + 1 if before else 0 : -1] if line]
         return framed[:1]
-    return [line for line in told if line][-1:]
+    return [line for line in lines if line][-1:]
 
 
 def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
@@ -135,13 +135,13 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
     if not silent:
         return None
     # The first of srun's error lines names the node; the last says that srun ended the others.
-    words = [line for line in findings.words if "error:" in line] or _last_told(findings.words)
+    words = [line for line in findings.words if "error:" in line] or _telling_line(findings.words)
     detail = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
-    told = first_match(Place.LAUNCHER, findings.words)
+    match = first_match(Place.LAUNCHER, findings.words)
     outcome = failed(
-        told[0].kind if told else VerdictKind.SITE,
+        match[0].kind if match else VerdictKind.SITE,
         f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}{detail}",
         "Check that every node has the site's Python and sees its root folder: "
         f"dlctl doctor {plan.site}",
@@ -160,7 +160,7 @@ def _ended_only_on(findings: Findings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host for host in ended if fine and host not in fine))
 
 
-def _seen_only_on(reports: Sequence[Preflight], problem: str) -> tuple[str, ...]:
+def _nodes_with(reports: Sequence[Preflight], problem: str) -> tuple[str, ...]:
     """Return the nodes on which a problem was seen; none if it was seen on all of them."""
     alike = _without_names(problem)
     found = (r for r in reports if alike in map(_without_names, r.problems))
@@ -204,5 +204,5 @@ def _pmi_hint(plan: Plan) -> str:
 
 def _where(reports: list[Preflight], first: Preflight) -> str:
     """Return on which nodes a problem was seen; nothing if it was seen on all of them."""
-    hosts = _seen_only_on(reports, first.problems[0])
+    hosts = _nodes_with(reports, first.problems[0])
     return f" (Seen on {', '.join(sorted(hosts))}.)" if hosts else ""

@@ -270,7 +270,7 @@ def _add(net: CaffeNet, layer: Message, inputs: Sequence[Tensor]) -> None:
         raise UserFault(f"{layer.where}: the layer {name!r}: {error}") from None
     layer.refuse_unknown((*_HEADER, *_SETTINGS), f"the layer {name!r}")
     for part in (value for values in layer.fields.values() for value in values):
-        if isinstance(part, Message) and part.asked:
+        if isinstance(part, Message) and part.fields_read:
             part.refuse_unknown((), f"the layer {name!r}")
     for number, (named, mode) in enumerate(shared):
         if named:

@@ -28,12 +28,12 @@ class Message:
     where: str
     """File and line, for messages to people."""
     fields: dict[str, list[Any]] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
+    fields_read: set[str] = field(default_factory=set)
     """The fields that somebody has looked at."""
 
     def all(self, name: str) -> list[Any]:
         """Return every value of a field."""
-        self.asked.add(name)
+        self.fields_read.add(name)
         return self.fields.get(name, [])
 
     def messages(self, name: str) -> list[Message]:
@@ -80,8 +80,8 @@ class Message:
             UserFault: there is such a field; names it and the closest one.
         """
         for name in self.fields:
-            if name not in self.asked and name not in known:
-                close = difflib.get_close_matches(name, [*known, *self.asked], n=1)
+            if name not in self.fields_read and name not in known:
+                close = difflib.get_close_matches(name, [*known, *self.fields_read], n=1)
                 raise UserFault(
                     f"{self.where}: {what} has {name!r}, which dlctl's small caffe does not know",
                     hint=f"did you mean {close[0]!r}?"

@@ -40,10 +40,10 @@ class Toy(Scheduler):
         return "", {"toy": "echo version=1"}
 
     def read_offer(self, answers: Answers) -> Offer | None:
-        told = answers["toy"].pairs
+        pairs = answers["toy"].pairs
         nodes = [NodeGroup(2, 4, None, 0, None, "idle"), NodeGroup(1, 4, None, 0, None, "down")]
         partition = FoundPartition("all", True, "up", 3600, None, nodes)
-        return Offer(f"Toy {told['version']}", partitions=[partition]) if told else None
+        return Offer(f"Toy {pairs['version']}", partitions=[partition]) if pairs else None
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         return SUBMIT.format(

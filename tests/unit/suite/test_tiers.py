@@ -126,7 +126,7 @@ def test_many_failures_are_not_tried_again(runner):
 
 
 def told_of(**costs):
-    told = cost.Told()
+    told = cost.CostReport()
     for name, (cpu_s, scripts, limit_s) in costs.items():
         bill = {"cpu_s": cpu_s, "scripts": scripts, "limit_s": limit_s, "fixtures": {}}
         nodeid = f"tests/unit/dlctl/test_x.py::{name}"

@@ -149,9 +149,9 @@ def test_each_way_gets_a_signed_notice_that_says_it_is_a_test(validate):
         more = (", email: me@example.org, "
                 f"smtp: {{server: '127.0.0.1:{port}', sender: a@b.c, tls: none}}")  # fmt: skip
         done = validate(hook.url, more=more, ok=True)
-        assert hook.asked == 1 and len(mails) == 1
+        assert hook.request_count == 1 and len(mails) == 1
         validate(hook.url, "--site", "mine", ok=True)
-        assert hook.asked == 1, "without --notify nobody is told"
+        assert hook.request_count == 1, "without --notify nobody is told"
     assert "webhook: the test notice was taken" in done.stderr and "email: " in done.stderr
     (headers, _), (got,) = hook.sent[0], hook.got
     assert got["event"] == "started" and got["training_id"].startswith("test-")
@@ -171,7 +171,7 @@ def test_what_was_not_taken_is_an_error_without_a_secret(validate):
 def test_a_private_receiver_that_the_site_does_not_list_is_refused(validate):
     with webhook() as hook:
         done = validate(hook.url, "--notify", "--site", "local")
-    assert done.exit_code == 1 and "webhook_hosts" in done.stderr and hook.asked == 0
+    assert done.exit_code == 1 and "webhook_hosts" in done.stderr and hook.request_count == 0
 
 
 def test_a_manifest_that_tells_nobody_is_a_wrong_option(validate, dlctl):

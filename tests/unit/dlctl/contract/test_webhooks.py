@@ -30,17 +30,17 @@ def sent_to(url, hosts, secret="", timeout_s=60):
 
 def resolve_to(monkeypatch, *answers):
     """Let `hook.example.org` have one address after another; return who asked for it."""
-    asked = []
+    hosts = []
     real = socket.getaddrinfo
 
     def resolve(host, *arguments, **named):
         if host == "hook.example.org":
-            host = answers[min(len(asked), len(answers) - 1)]
-            asked.append(host)
+            host = answers[min(len(hosts), len(answers) - 1)]
+            hosts.append(host)
         return real(host, *arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    return asked
+    return hosts
 
 
 # The signature -----------------------------------------------------------------------------------
@@ -124,13 +124,13 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse(monkeypatch):
 
 def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatch):
     with webhook() as allowed, webhook("127.0.0.2") as inner:
-        asked = resolve_to(monkeypatch, "127.0.0.1", "127.0.0.2")
+        hosts = resolve_to(monkeypatch, "127.0.0.1", "127.0.0.2")
         url = f"http://hook.example.org:{allowed.port}/"
-        assert sent_to(url, ["127.0.0.1/32"]) == "" and asked == ["127.0.0.1"]
+        assert sent_to(url, ["127.0.0.1/32"]) == "" and hosts == ["127.0.0.1"]
         assert "127.0.0.2, is not public" in sent_to(
             f"http://hook.example.org:{inner.port}/", ["127.0.0.1/32"]
         )
-    assert (len(allowed.got), inner.asked) == (1, 0)
+    assert (len(allowed.got), inner.request_count) == (1, 0)
     assert allowed.sent[0][0]["host"] == f"hook.example.org:{allowed.port}"
 
 
@@ -156,7 +156,7 @@ def test_no_redirect_is_followed(code):
         hook.answers = [code]
         hook.headers["Location"] = inner.url
         assert f"answered with {code}" in sent_to(hook.url, ["127.0.0.1"])
-    assert (hook.asked, inner.asked) == (1, 0)
+    assert (hook.request_count, inner.request_count) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_receiver_that_is_busy_says_when_to_come_again(tmp_path, session, shif
         told = tell(session, [ended.record])
         assert 7100 < shift(ended, 0) <= 7201
         told = tell(session, told)
-        assert hook.asked == 1
+        assert hook.request_count == 1
         shift(ended, -7300)
         told = tell(session, told)
     assert len(hook.got) == 1 and [each.notice_tries for each in told] == [0]
@@ -126,14 +126,14 @@ def test_a_receiver_that_is_gone_is_asked_no_more(tmp_path, session):
             )
         )
         assert [each.notice_tries for each in tell(session, [runs])] == [0]
-    assert hook.asked == 1
+    assert hook.request_count == 1
 
 
 def test_a_look_that_took_long_leaves_the_rest_to_the_next(tmp_path, session, monkeypatch):
     with webhook() as hook:
         records = [Ended(tmp_path, hook.url, number).record for number in (1, 2)]
         monkeypatch.setattr("dlctl.lifecycle.notices._LONGEST_S", -1)
-        assert tell(session, records) == [] and hook.asked == 0
+        assert tell(session, records) == [] and hook.request_count == 0
         monkeypatch.undo()
         assert [each.notice_tries for each in tell(session, records)] == [0, 0]
     assert len(hook.got) == 2

@@ -105,7 +105,7 @@ def test_an_endpoint_is_told_of_its_event_once_by_whoever_comes_first(session, r
             assert len(hook.got) == 1, said
         (told,) = tell(session, [ended])
         tell_end(job_dir, plan, 1, said.append)
-    assert (len(hook.got), other.asked, told.notice_tries, said) == (1, 0, 0, [])
+    assert (len(hook.got), other.request_count, told.notice_tries, said) == (1, 0, 0, [])
     ((headers, _),) = hook.sent
     assert headers["webhook-id"] == "t-1-1-failed" and "webhook-signature" in headers
     assert (job_dir / contract.notice_file(1, "failed", "webhook-a")).exists()

@@ -25,7 +25,7 @@ def undisturbed(tmp_path_factory):
             learners = Learners(name, tmp_path_factory.mktemp(name))
             try:
                 assert set(learners.codes()) == {0}
-                known[name] = float(learners.said(LOSS))
+                known[name] = float(learners.find_in_log(LOSS))
             finally:
                 learners.kill()
         return known[name]
@@ -64,17 +64,17 @@ def test_it_ends_with_the_loss_of_an_undisturbed_training(
     wait_until(first.has_saved, 150)
     if how == "halted":
         first.processes[-1].send_signal(signal.SIGUSR2)
-        assert set(first.codes()) == {EXIT_HALTED}, first.said("(?s)(.*)")[-3000:]
+        assert set(first.codes()) == {EXIT_HALTED}, first.find_in_log("(?s)(.*)")[-3000:]
         word = "batch" if name == "tensorflow" else "epoch" if name == "keras" else "step"
-        halted_after = int(first.said(rf"halted after {word} (\d+)"))
+        halted_after = int(first.find_in_log(rf"halted after {word} (\d+)"))
     else:
         first.kill()
     second = start(name)
-    assert set(second.codes()) == {0}, second.said("(?s)(.*)")[-3000:]
+    assert set(second.codes()) == {0}, second.find_in_log("(?s)(.*)")[-3000:]
     if how == "halted" and name != "tensorflow":  # which counts batches of an epoch
-        assert int(second.said(r"continuing (?:at step|after epoch) (\d+)")) == halted_after
+        assert int(second.find_in_log(r"continuing (?:at step|after epoch) (\d+)")) == halted_after
     expected = pytest.approx(undisturbed(name), rel=EXAMPLES[name].tolerance)
-    assert float(second.said(LOSS)) == expected
+    assert float(second.find_in_log(LOSS)) == expected
 
 
 @pytest.mark.long
@@ -86,8 +86,10 @@ def test_an_attempt_that_begins_after_the_last_step_ends_well(name, start):
     """A halt that comes with the last step leaves nothing to train to the next attempt."""
     skip_without(name)
     first = start(name)
-    assert set(first.codes()) == {0}, first.said("(?s)(.*)")[-3000:]
-    loss = first.said(LOSS)
+    assert set(first.codes()) == {0}, first.find_in_log("(?s)(.*)")[-3000:]
+    loss = first.find_in_log(LOSS)
     second = start(name)
-    assert set(second.codes()) == {0}, second.said("(?s)(.*)")[-3000:]
-    assert float(second.said(LOSS)) == pytest.approx(float(loss), rel=EXAMPLES[name].tolerance)
+    assert set(second.codes()) == {0}, second.find_in_log("(?s)(.*)")[-3000:]
+    assert float(second.find_in_log(LOSS)) == pytest.approx(
+        float(loss), rel=EXAMPLES[name].tolerance
+    )

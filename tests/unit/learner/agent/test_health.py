@@ -204,9 +204,9 @@ def test_a_slow_file_system_is_no_fault_of_a_gpu(tmp_path, monkeypatch, program,
 
 
 def test_each_learner_checks_its_own_gpus():
-    assert list(gpu_probe.own_devices(visible=4, asked=2, local_rank=1, local_size=2)) == [2, 3]
-    assert list(gpu_probe.own_devices(visible=2, asked=2, local_rank=1, local_size=2)) == [0, 1]
-    assert list(gpu_probe.own_devices(visible=0, asked=1, local_rank=0, local_size=1)) == []
+    assert list(gpu_probe.own_devices(visible=4, gpus=2, local_rank=1, local_size=2)) == [2, 3]
+    assert list(gpu_probe.own_devices(visible=2, gpus=2, local_rank=1, local_size=2)) == [0, 1]
+    assert list(gpu_probe.own_devices(visible=0, gpus=1, local_rank=0, local_size=1)) == []
 
 
 class Cuda:

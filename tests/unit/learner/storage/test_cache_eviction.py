@@ -60,7 +60,7 @@ class Site:
 
     def names(self):
         """Return the last words of the containers in the cache, the longest unused first."""
-        return [each.told.container.rpartition("/")[2] for each in eviction.held(self.root)]
+        return [each.data.container.rpartition("/")[2] for each in eviction.held(self.root)]
 
 
 class _Nobody:

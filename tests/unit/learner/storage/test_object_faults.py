@@ -158,7 +158,7 @@ def test_the_next_training_asks_for_a_listing_and_no_more(program, proxy):
     (program.job / "stores/0/listing.json").unlink()  # the next training
     loaded(program)
     assert 0 < proxy.served_bytes < 10_000
-    assert re.search(r"3 objects, 41\.9 MB, from faults at http\S+: 0 B fetched", program.told)
+    assert re.search(r"3 objects, 41\.9 MB, from faults at http\S+: 0 B fetched", program.sentence)
 
 
 def test_a_stopped_fetcher_that_wakes_up_late_harms_nothing(program, proxy, wait_until):

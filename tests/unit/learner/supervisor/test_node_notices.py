@@ -65,7 +65,7 @@ def test_a_failure_reaches_a_webhook_once_with_its_verdict(tmp_path, hook):
     job.end()
     job.end()
     (got,) = hook.got
-    assert hook.asked == 1
+    assert hook.request_count == 1
     assert (got["event"], got["kind"], got["attempt"]) == ("failed", "user_error", 2)
     assert got["action"] == "it would happen again"
     assert got["text"].startswith(f"{job.plan.training_id} FAILED: Learner 1 on n3 failed.")
@@ -77,7 +77,7 @@ def test_an_attempt_that_was_succeeded_tells_nothing(tmp_path, hook):
     (tmp_path / contract.attempt_dir(3)).mkdir(parents=True)
     (tmp_path / contract.submit_begin(3)).write_text("token")
     job.end()
-    assert hook.asked == 0 and not job.files
+    assert hook.request_count == 0 and not job.files
 
 
 def test_what_a_webhook_refuses_is_tried_again_and_then_left_to_others(tmp_path):
@@ -85,7 +85,7 @@ def test_what_a_webhook_refuses_is_tried_again_and_then_left_to_others(tmp_path)
         job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
         hook.answers = [500, 503]
         job.end()
-        assert (hook.asked, len(hook.got)) == (3, 1)
+        assert (hook.request_count, len(hook.got)) == (3, 1)
     assert {headers["webhook-id"] for headers, _ in hook.sent} == {"t-1-2-failed"}
     (tmp_path / contract.NOTICES / "2-failed.webhook").unlink()
     job.end()  # nobody listens any more
@@ -97,7 +97,7 @@ def test_a_receiver_that_is_busy_for_long_is_left_to_others(tmp_path, hook):
     job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
     hook.answers, hook.headers["Retry-After"] = [503], "3600"
     job.end()
-    assert hook.asked == 1 and job.files == ["2-failed.webhook.unsent"]
+    assert hook.request_count == 1 and job.files == ["2-failed.webhook.unsent"]
     left = (tmp_path / contract.NOTICES / "2-failed.webhook.unsent").read_text()
     assert 3590 < float(left.removeprefix("not before ")) - time.time() < 3601
     assert "answered with 503" in job.said[0]
@@ -113,7 +113,7 @@ def test_a_receiver_that_is_gone_is_asked_no_more(tmp_path, hook):
     for thread in threading.enumerate():
         if thread.daemon and thread is not threading.current_thread() and "tell" in thread.name:
             thread.join()
-    assert hook.asked == 1 and job.files == ["2-failed.webhook"]
+    assert hook.request_count == 1 and job.files == ["2-failed.webhook"]
 
 
 def test_a_silent_webhook_does_not_hold_the_job(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ def test_completes_with_indexed_results(tmp_path):
     job = Job(tmp_path, f"{PY} train.py")
     job.write("train.py", "import os; open(os.environ['RESULT_DIR'] + '/m odel', 'w').write('ab')")
     verdict = job.run()
-    assert (verdict.state, job.code_seen) == (State.COMPLETED, 0), job.output
+    assert (verdict.state, job.exit_code) == (State.COMPLETED, 0), job.output
     index = contract.read_record(ResultsIndex, job.dir / contract.RESULTS_INDEX)
     assert index.files == [
         contract.ResultFile(
@@ -55,7 +55,7 @@ def test_completes_with_indexed_results(tmp_path):
 def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
     job = Job(tmp_path, command)
     verdict = job.run()
-    assert (verdict.state, job.code_seen) == (State.FAILED, 1)
+    assert (verdict.state, job.exit_code) == (State.FAILED, 1)
     assert reason in verdict.reason
     assert hint in verdict.hint
     assert verdict.evidence.rank == 0
@@ -73,7 +73,7 @@ def test_when_logs_grow_is_noted(tmp_path):
     logs[0].parent.mkdir(parents=True, exist_ok=True)
     with logs[0].open("w") as output:
         verdict = job.finish(job.start(output))
-    assert (verdict.state, job.code_seen) == (State.COMPLETED, 0)
+    assert (verdict.state, job.exit_code) == (State.COMPLETED, 0)
     files = [job.dir / contract.times_file(str(log.relative_to(job.dir))) for log in logs]
     job_notes, learner_notes = (
         list(contract.parse_notes(path.read_bytes().splitlines())) for path in files
@@ -165,7 +165,7 @@ def test_a_halt_request_saves_and_halts(tmp_path, program, tail):
     pid = printed_pid(job)
     job.ask(contract.HALT_REQUEST)
     verdict = job.finish(process)
-    assert (verdict.state, job.code_seen) == (State.HALTED, 0), job.output
+    assert (verdict.state, job.exit_code) == (State.HALTED, 0), job.output
     assert f"dlctl resume {TRAINING_ID}" in verdict.hint
     assert (job.dir / contract.CHECKPOINTS / "saved-0").exists() == (program == SAVER)
     assert not (job.code / "more").exists()
@@ -206,7 +206,7 @@ def test_signals_of_the_scheduler_end_the_attempt(tmp_path, number, cancel, stat
     verdict = job.finish(process)
     assert verdict.state is state, job.output
     assert reason in verdict.reason
-    assert job.code_seen == (0 if state is State.HALTED else 1)
+    assert job.exit_code == (0 if state is State.HALTED else 1)
     assert not alive(pid)
 
 
@@ -267,7 +267,7 @@ def test_worlds_of_size_one_are_refused_with_both_numbers(tmp_path):
     pytest.importorskip("mpi4py.MPI")
     job = Job.on_fake_srun(tmp_path, 2, "touch ran")
     verdict = job.run()
-    assert (verdict.state, job.code_seen) == (State.FAILED, 1), job.output
+    assert (verdict.state, job.exit_code) == (State.FAILED, 1), job.output
     assert "2 worlds of size 1" in verdict.reason
     assert "the plan has 2 learners" in verdict.reason
     assert "launcher.mpi" in verdict.hint and "srun --mpi=list" in verdict.hint

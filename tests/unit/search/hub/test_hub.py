@@ -72,13 +72,13 @@ def test_a_line_that_the_model_took_back_is_forgotten(tmp_path):
     assert [row["loss"] for row in progress.look()] == [3.0]
     path.write_text(kept + line(tell(0, 0.123456789)) + line(tell(1, 2.0)))
     assert [row["loss"] for row in progress.look()] == [0.123456789, 2.0]
-    assert (progress.asked, progress.done, progress.best["value"]) == (2, 2, 0.123456789)
+    assert (progress.proposed, progress.done, progress.best["value"]) == (2, 2, 0.123456789)
     with path.open("a") as file:
         file.write(line(ask(2, 1.0))[:-5])
-    assert progress.look() == [] and progress.asked == 2
+    assert progress.look() == [] and progress.proposed == 2
     with path.open("a") as file:
         file.write(line(ask(2, 1.0))[-5:])
-    assert progress.look() == [] and progress.asked == 3
+    assert progress.look() == [] and progress.proposed == 3
 
 
 def test_a_damaged_line_is_left_to_the_model_which_ends_with_a_sentence(tmp_path):
@@ -86,4 +86,4 @@ def test_a_damaged_line_is_left_to_the_model_which_ends_with_a_sentence(tmp_path
     path.parent.mkdir(parents=True)
     path.write_bytes(line(ask(0, 0.5)).encode() + b"\0\0\n" + line(ask(1, 0.5)).encode())
     progress = Progress(tmp_path, SPEC)
-    assert progress.look() == [] and progress.asked == 2
+    assert progress.look() == [] and progress.proposed == 2

@@ -78,7 +78,7 @@ def test_the_hub_submits_what_is_missing_once(tmp_path, pool):
     (tmp_path / "alive").write_text("w1 6 RUNNING\nw1 7_0 PENDING\nw1 7_1 PENDING\n")
     hub._look()
     assert (tmp_path / "asked").read_text() == "w1 2\n"
-    assert hub.told["wanted"] == {"w": 3} and hub.told["alive"]["w"] == 3
+    assert hub.report["wanted"] == {"w": 3} and hub.report["alive"]["w"] == 3
     (tmp_path / "alive").write_text("")
     hub._look()
     assert (tmp_path / "asked").read_text() == "w1 2\nw2 3\n"
@@ -94,13 +94,13 @@ def test_a_refusal_is_told_and_not_repeated_at_once(tmp_path, pool):
     hub._look()
     hub._look()
     assert (tmp_path / "asked").read_text() == "w1\n"
-    assert "QOSMaxSubmitJob" in hub.told["error"]
+    assert "QOSMaxSubmitJob" in hub.report["error"]
 
 
 def test_where_nodes_may_not_submit_the_client_is_asked(tmp_path, pool):
     hub = recruiter(tmp_path, plan_that_lets("client"), 100)
     hub._look()
-    assert hub.told == {"wanted": {"w": 3}, "alive": None, "by": "client"}
+    assert hub.report == {"wanted": {"w": 3}, "alive": None, "by": "client"}
 
 
 @pytest.mark.parametrize("who", ["hub", "client"])
@@ -135,7 +135,7 @@ def test_workers_that_end_before_any_trial_are_not_replaced_at_once(tmp_path, po
     for _ in range(6):
         hub._look()
     assert (tmp_path / "asked").read_text() == "w1\nw2\n"
-    assert "end before a trial does" in hub.told["error"]
+    assert "end before a trial does" in hub.report["error"]
     hub._not_before = 0.0  # as after a minute
     hub._look()
     ended[0] = 1

@@ -54,7 +54,7 @@ async def test_a_trial_that_ends_before_it_is_sent_once_more_is_not_sent(tmp_pat
             for _ in range(5):
                 await driver._fill(stub)
                 await driver._take(stub)
-            assert search.told == 1 and len(queues.tasks) == 3
+            assert search.result_count == 1 and len(queues.tasks) == 3
             assert set(search.outstanding.values()) == set(queues.tasks)
         await server.stop(None)
 

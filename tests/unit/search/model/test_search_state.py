@@ -74,7 +74,7 @@ def test_a_search_that_is_rebuilt_goes_on_as_if_nothing_had_happened(tmp_path, s
         open_search(tmp_path / "b", spec(strategy)), 3, random.Random(1), tmp_path / "b", kill=1
     )
     assert [t.point for t in often.trials] == [t.point for t in whole.trials]
-    assert (often.told, often.best) == (whole.told, whole.best)
+    assert (often.result_count, often.best) == (whole.result_count, whole.best)
 
 
 def test_a_result_counts_once(tmp_path):
@@ -84,7 +84,7 @@ def test_a_result_counts_once(tmp_path):
     assert search.end(task_id, ended(trial.point)) and not search.end(task_id, ended(trial.point))
     assert not search.end("f" * 32, ended(trial.point)), "no trial of this search"
     again = open_search(tmp_path, spec())
-    assert not again.end(task_id, ended(trial.point)) and again.told == 1
+    assert not again.end(task_id, ended(trial.point)) and again.result_count == 1
 
 
 def test_a_line_that_was_never_finished_is_cut(tmp_path):
@@ -301,7 +301,7 @@ def test_what_a_former_model_still_writes_counts_for_nobody(tmp_path):
     assert len(log.rows) == 2
     progress = Progress(tmp_path, spec("random", 9))
     progress.look()
-    assert (progress.asked, progress.done) == (2, 1)
+    assert (progress.proposed, progress.done) == (2, 1)
     third = open_search(tmp_path, spec("random", 9))
     assert len(third.trials) == 2 and third.outstanding == second.outstanding
 
