@@ -76,16 +76,16 @@ def check_stores(request: Request, ask: Ask, *, quick: bool = False) -> list[Sto
         ask: From where: `ask_here`, or what `ask_there` returns.
         quick: Whether it is enough to know that each container can be read.
     """
-    asked = [
+    questions = [
         _question(request, store, container, is_results, quick)
         for store in request.plan.data_stores if store.scripts
         for container, is_results in (
             (store.training_data, False), (store.training_results, True),
         ) if container is not None
     ]  # fmt: skip
-    known = [each for each in asked if each.uses]
+    known = [each for each in questions if each.uses]
     found = dict(zip(map(id, known), ask(known) if known else (), strict=True))
-    return [_told(each, found.get(id(each))) for each in asked]
+    return [_check(each, found.get(id(each))) for each in questions]
 
 
 def _question(
@@ -103,13 +103,13 @@ def _question(
     return Question(store.id, container, uses, variables, _QUICK_S if quick else _WHOLE_S)
 
 
-def _told(asked: Question, answer: tuple[int, str] | None) -> StoreCheck:
+def _check(question: Question, answer: tuple[int, str] | None) -> StoreCheck:
     if answer is None:
-        seen = "its type has scripts of its own, which only a job runs"
-        return StoreCheck(asked.store, asked.container, "unknown", seen)
+        sentence = "its type has scripts of its own, which only a job runs"
+        return StoreCheck(question.store, question.container, "unknown", sentence)
     code, text = answer
     state = {0: "ok", EXIT_TRY_LATER: "unknown"}.get(code, "failed")
-    return StoreCheck(asked.store, asked.container, state, *last_sentence(text))
+    return StoreCheck(question.store, question.container, state, *last_sentence(text))
 
 
 def ask_here(questions: Sequence[Question]) -> list[tuple[int, str]]:
@@ -118,13 +118,13 @@ def ask_here(questions: Sequence[Question]) -> list[tuple[int, str]]:
         return list(pool.map(_ask_here, questions))
 
 
-def _ask_here(asked: Question) -> tuple[int, str]:
-    env = {**os.environ, "PYTHONPATH": str(RUNTIME), **asked.variables}
-    argv = [sys.executable, "-m", "learner.storage", "check", asked.uses]
+def _ask_here(question: Question) -> tuple[int, str]:
+    env = {**os.environ, "PYTHONPATH": str(RUNTIME), **question.variables}
+    argv = [sys.executable, "-m", "learner.storage", "check", question.uses]
     try:
         done = subprocess.run(
             argv, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-            timeout=asked.limit_s,
+            timeout=question.limit_s,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return EXIT_TRY_LATER, "it does not answer this machine in time"
@@ -168,13 +168,13 @@ def refuse_wrong_stores(request: Request, on_line: Callable[[str], None]) -> Non
     Raises:
         PlanError: a store refuses the credentials, or has no such container.
     """
-    told = set()
+    lines = set()
     for check in check_stores(request, ask_here, quick=True):
         if check.state == "failed":
             raise PlanError(f"nothing was sent: {check.seen}", hint=check.hint)
         if check.state == "unknown":
-            told.add(f"data store {check.store}: not checked from this machine: {check.seen}")
-    for line in sorted(told):
+            lines.add(f"data store {check.store}: not checked from this machine: {check.seen}")
+    for line in sorted(lines):
         on_line(line)
 
 
@@ -236,11 +236,11 @@ def look_into_cache(
     if keep_bytes is not None:
         words += [str(keep_bytes), str(unused_s)]
     runtime = bring_runtime(session)
-    told = run_module(
+    answer = run_module(
         session, runtime, "learner.supervisor.site_data", words, timeout_s=MOVE_TIMEOUT_S
     )
-    held, removed = ([CachedData(**row) for row in told[name]] for name in ("held", "removed"))
-    return SiteCache(held, removed, int(told["total_bytes"]))
+    held, removed = ([CachedData(**row) for row in answer[name]] for name in ("held", "removed"))
+    return SiteCache(held, removed, int(answer["total_bytes"]))
 
 
 def try_emptying(session: Session, keep_bytes: int) -> SiteCache:

@@ -84,17 +84,17 @@ def check_shell(script: str, source: str) -> str:
     Raises:
         TemplateFault: the line, of the template if that can be told, and what bash says.
     """
-    said = _said_by_bash(script)
-    if not said:
+    fault = _fault_for_bash(script)
+    if not fault:
         return script
-    found = re.search(r"line (\d+): (.*)", said)
+    found = re.search(r"line (\d+): (.*)", fault)
     if found is None:
-        raise TemplateFault(f"bash can't read it: {said}")
+        raise TemplateFault(f"bash can't read it: {fault}")
     raise TemplateFault(f"{_line(int(found[1]), script, source)}: bash can't read it: {found[2]}")
 
 
 @functools.lru_cache(maxsize=64)
-def _said_by_bash(script: str) -> str:
+def _fault_for_bash(script: str) -> str:
     """Return what bash has against a script: nothing if it can read it, or if there is no bash."""
     if (bash := shutil.which("bash")) is None:
         return ""
@@ -104,8 +104,8 @@ def _said_by_bash(script: str) -> str:
     )  # fmt: skip
     if done.returncode == 0:
         return ""
-    said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-    return said or f"exit code {done.returncode}"
+    fault = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+    return fault or f"exit code {done.returncode}"
 
 
 def _line(number: int, script: str, source: str) -> str:

@@ -41,7 +41,7 @@ class Training:
 
     def __init__(self, record: Record, mine: Client) -> None:
         self.record, self._mine = record, mine
-        self._asked_at = float("-inf")
+        self._refreshed_at = float("-inf")
 
     # What it is -----------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Training:
         Raises:
             TransportError: the site does not answer; `record.state` is what it told before.
         """
-        if not self.record.state.final and time.monotonic() - self._asked_at >= _FRESH_S:
+        if not self.record.state.final and time.monotonic() - self._refreshed_at >= _FRESH_S:
             self.refresh()
         return str(self.record.state)
 
@@ -91,7 +91,7 @@ class Training:
 
         with self._open() as session:
             (self.record,) = refresh(session, [self._known()], self._mine.store, pace)
-        self._asked_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
         return self.record
 
     def show(self) -> dict[str, Any]:
@@ -264,9 +264,9 @@ class Training:
 
     def _act(self, verb: str, settings: Mapping[str, float] | None = None) -> str:
         with self._open() as session:
-            self.record, told = verbs.act(session, self._known(), self._mine.store, verb,
-                                          self._mine.tell, settings=settings)  # fmt: skip
-        return told
+            self.record, sentence = verbs.act(session, self._known(), self._mine.store, verb,
+                                              self._mine.tell, settings=settings)  # fmt: skip
+        return sentence
 
     def _open(self) -> closing[Session]:
         return closing(self._mine.open(self.site))

@@ -66,19 +66,19 @@ class StoredModel:
         from dlctl.models.changes import Changes
         from dlctl.service.models import models_at, wish
 
-        said = wish("", listed(tags), [alias] if alias else [], description)
+        words = wish("", listed(tags), [alias] if alias else [], description)
         gone = Changes(removed_tags=listed(remove_tags), removed_aliases=listed(remove_aliases))
         with models_at(mine(), self.site) as there:
-            new, number = there.update(self.label, said, _source(source, results), gone)
+            new, number = there.update(self.label, words, _source(source, results), gone)
             return _whole(there, f"{new.model_id}@{number}")
 
     def copy(self, site: str, *, alias: str | None = None) -> StoredModel:
         """Copy it to another site, where it gets an id of its own; sends only what is not there."""
         from dlctl.service.models import models_at, wish
 
-        said = wish(aliases=[alias] if alias else [])
+        words = wish(aliases=[alias] if alias else [])
         with models_at(mine(), self.site) as there, models_at(mine(), site) as target:
-            return _whole(target, there.copy(there.version(self.label), target, said).label)
+            return _whole(target, there.copy(there.version(self.label), target, words).label)
 
     def delete(self, *, all_versions: bool = False) -> None:
         """Delete this version, or its model, unless anything refers to it.
@@ -112,10 +112,10 @@ def store_model(
     """
     from dlctl.service.models import models_at, wish
 
-    said = wish(name, listed(tags), [alias] if alias else [], description)
+    words = wish(name, listed(tags), [alias] if alias else [], description)
     where = source.site if isinstance(source, Training) else site_named(site)
     with models_at(mine(), where) as there:
-        made = there.make(said, _source(source, results))
+        made = there.make(words, _source(source, results))
         there.read()
         return _whole(there, made.label)
 

@@ -23,8 +23,8 @@ class Search(Training):
         from dlctl.search.summary import counts
 
         with self._open() as session:
-            self.record, seen = verbs.status(session, self._known(), self._mine.store)
-        return self.record.plain() | asdict(counts(seen, self.record))
+            self.record, overview = verbs.status(session, self._known(), self._mine.store)
+        return self.record.plain() | asdict(counts(overview, self.record))
 
     def trials(self) -> list[dict[str, Any]]:
         """Return its trials, as `dlctl search trials --json` prints them."""

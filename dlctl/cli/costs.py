@@ -74,8 +74,8 @@ def rehearse(
         except KeyboardInterrupt as stop:
             if not stop.args:
                 raise
-            told = f"stopped waiting; the rehearsal goes on as {stop.args[0]}"
-            raise output.interrupted(told, f"dlctl cancel {stop.args[0]}") from None
+            sentence = f"stopped waiting; the rehearsal goes on as {stop.args[0]}"
+            raise output.interrupted(sentence, f"dlctl cancel {stop.args[0]}") from None
     output.report(found, as_json, _print)
     if not found.rehearsed.equal:
         from dlctl.errors import TrainingFailed
@@ -97,39 +97,41 @@ def _print_suggestions(found: Suggestions) -> None:
     rows = [[each.key, each.asked or "-", each.suggested or "-", each.evidence]
             for each in found.suggestions if found.trainings]  # fmt: skip
     output.table(["key", "asked", "suggested", "evidence"], rows)
-    output.sentence(f"start: {found.start.told}")
+    output.sentence(f"start: {found.start.sentence}")
     output.document(found.difference)
 
 
 def _print(shown: Rehearsal) -> None:
     from dlctl.series.readable import exact_span, memory_size
 
-    found, whole, asked = shown.rehearsed, shown.forecast, shown.memory_asked_bytes
-    told = {
+    found, whole, requested_bytes = shown.rehearsed, shown.forecast, shown.memory_asked_bytes
+    fields = {
         "restarts": _restarts(found), "differing": _differing(found),
         "disturbed": f"halted at step {found.halted_at}, killed after step {found.killed_at} "
                      f"of {found.steps}",
     }  # fmt: skip
     if found.restart_s is not None:
-        told["restart"] = f"{found.restart_s:.1f} s from the kill to the next step"
+        fields["restart"] = f"{found.restart_s:.1f} s from the kill to the next step"
     if found.checkpoint_s is not None:
         size = "" if found.checkpoint_bytes is None else f", {format_bytes(found.checkpoint_bytes)}"
-        told["checkpoint"] = f"{found.checkpoint_s:.2g} s{size}"
+        fields["checkpoint"] = f"{found.checkpoint_s:.2g} s{size}"
     if found.memory_bytes is not None:
-        wanted = memory_size(asked) if asked else "the default"
-        told["memory"] = f"{memory_size(found.memory_bytes)} used, {wanted} asked for, per learner"
+        wanted = memory_size(requested_bytes) if requested_bytes else "the default"
+        used = memory_size(found.memory_bytes)
+        fields["memory"] = f"{used} used, {wanted} asked for, per learner"
     if found.step_s:
-        told["speed"] = f"{found.samples_per_s:.4g} samples a second, {found.step_s:.3g} s a step"
+        fields["speed"] = f"{found.samples_per_s:.4g} samples a second, {found.step_s:.3g} s a step"
     if whole is not None:
         gpus = f", {whole.gpu_hours:.3g} GPU-hours" if whole.gpu_hours else ""
-        told["training"] = (
+        fields["training"] = (
             f"{found.total_steps} steps: {exact_span(3600 * whole.hours)} in "
             f"{counted(whole.links, 'job')}, {whole.node_hours:.3g} node-hours{gpus}"
         )
     if whole is not None and whole.asked_hours is not None:
         verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"
-        told["time"] = f"{exact_span(3600 * whole.asked_hours)} {verdict}, not counting validation"
-    output.fields(told)
+        span = exact_span(3600 * whole.asked_hours)
+        fields["time"] = f"{span} {verdict}, not counting validation"
+    output.fields(fields)
 
 
 def _restarts(found: Rehearsed) -> str:
@@ -185,8 +187,8 @@ def _print_ledger(found: Ledger) -> None:
     })  # fmt: skip
 
 
-def _beside(asked: str, used: str) -> str:
-    return f"{asked or 'the default'} asked for, {used or 'unknown'} used"
+def _beside(wanted: str, used: str) -> str:
+    return f"{wanted or 'the default'} asked for, {used or 'unknown'} used"
 
 
 def _size(size_bytes: int | None) -> str:

@@ -194,19 +194,19 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
         found = list_checkpoints(session.transport, record.job_dir)
         if not found:
             record = refresh(session, [record], store)[0]
-    told = [
+    cells = [
         [dash(c.size_bytes, format_bytes), ago(time.time() - c.written_at) if c.written_at else "-",
          _WHOLE[c.complete]] for c in found
     ]  # fmt: skip
     columns = ["size", "written", "complete"]
     if any(c.name for c in found):  # a program's own
         columns = ["name", "step", *columns]
-        rows = [[c.name, dash(c.step), *row] for c, row in zip(found, told, strict=True)]
+        rows = [[c.name, dash(c.step), *row] for c, row in zip(found, cells, strict=True)]
     else:
         columns = ["step", "epoch", "learners", *columns, "kept"]
         rows = [[dash(c.step), dash(c.epoch), dash(c.learners), *row,
                  "forever" if c.kept_for_ever else "-"]
-                for c, row in zip(found, told, strict=True)]  # fmt: skip
+                for c, row in zip(found, cells, strict=True)]  # fmt: skip
     none = f"{record.training_id} ({record.state}) has no checkpoint"
     none += f": {GONE}" if record.is_gone else "" if record.state.final else " yet"
     output.report(found, as_json, lambda _: output.table(columns, rows, none))

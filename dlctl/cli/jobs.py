@@ -147,11 +147,11 @@ def delete(
     if not (yes or _confirmed(records, forget)):
         return None
     done = verbs.delete(mine, records, forget=forget)
-    told = [verbs.Deleted(r.training_id) for r in done.known]
-    if told:
+    gone = [verbs.Deleted(r.training_id) for r in done.known]
+    if gone:
         verb = "forgot" if forget else "deleted"
         names = [f"{verb} {r.training_id}" for r in done.known]
-        output.report(told[0] if done.is_one else told, as_json, lambda _: output.lines(names))
+        output.report(gone[0] if done.is_one else gone, as_json, lambda _: output.lines(names))
     return tell_failures(done.failures)
 
 

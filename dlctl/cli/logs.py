@@ -287,7 +287,7 @@ class ProgressLine(output.Shown):
         self._text = ""
         self._first: tuple[float, float] | None = None
         """The share that was done at first, and when."""
-        self._seen: dict[State, float] = {}
+        self._began: dict[State, float] = {}
         """When each state without progress was first seen."""
 
     def warn(self, text: str) -> None:
@@ -303,9 +303,9 @@ class ProgressLine(output.Shown):
         state, now = record.state, time.monotonic()
         if state.final or state in (State.QUEUED, State.PENDING):
             self.clear()
-            self._text, self._first, self._seen = "", None, {}
+            self._text, self._first, self._began = "", None, {}
         elif state is not State.TRAINING or record.done is None:
-            began = self._seen.setdefault(state, now)
+            began = self._began.setdefault(state, now)
             self._text = f"{state}  {format_duration(round(now - began))}"
         else:
             if self._first is None or record.done < self._first[0]:

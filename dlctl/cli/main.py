@@ -176,8 +176,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         output.line(f"dlctl {__version__}")
         raise typer.Exit
 
@@ -271,8 +271,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as fault:
-        if told := _about_surroundings(fault):
-            output.error(*told)
+        if problem := _about_surroundings(fault):
+            output.error(*problem)
             sys.exit(1)
         if os.environ.get("DLCTL_DEBUG"):
             raise

@@ -67,24 +67,24 @@ def validate(
     from dlctl.manifest.load import load_manifest
     from dlctl.request.build import look_over
 
-    told: dict[str, Any] = {"manifest": str(manifest), "valid": True, "problems": [],
-                            "not_in_this_version": [], "warnings": []}  # fmt: skip
+    answer: dict[str, Any] = {"manifest": str(manifest), "valid": True, "problems": [],
+                              "not_in_this_version": [], "warnings": []}  # fmt: skip
     folder = manifest.resolve().parent
     try:
         known = load_manifest(manifest)
-        told["not_in_this_version"] = look_over(known, folder)
+        answer["not_in_this_version"] = look_over(known, folder)
     except ManifestError as error:
         if not as_json:
             raise
-        wrong = told | {"valid": False, "problems": list(error.problems)}
+        wrong = answer | {"valid": False, "problems": list(error.problems)}
         output.report(wrong, True, lambda _: None)
         raise typer.Exit(error.exit_code) from None
     from dlctl.contract.programs.lone_program import warn_if_alone
 
     if alone := warn_if_alone(known.framework.command, known.learners, folder):
-        told["warnings"].append(alone)
-    output.report(told, as_json, lambda _: output.line(f"{manifest} is valid"))
-    for note in [*told["not_in_this_version"], *told["warnings"]] if not as_json else []:
+        answer["warnings"].append(alone)
+    output.report(answer, as_json, lambda _: output.line(f"{manifest} is valid"))
+    for note in [*answer["not_in_this_version"], *answer["warnings"]] if not as_json else []:
         output.warn(note)
     if notify:
         from dlctl.service.webhooks import try_notices
@@ -130,13 +130,13 @@ def render(
         return output.report(rendered, as_json, lambda v: output.document(v["script"]))
     plan, recipe = contract.to_json(request.plan), request.plan.framework.recipe
     train = recipe.script if recipe else ""
-    told = f"\n# train.sh\n{train}" if train else ""
-    told += "".join(f"\n# {name}\n{text}" for name, text in request.scripts.items())
+    scripts = f"\n# train.sh\n{train}" if train else ""
+    scripts += "".join(f"\n# {name}\n{text}" for name, text in request.scripts.items())
     with output.paged(not as_json):
         rendered |= {"plan": request.plan, "train_script": train, "store_scripts": request.scripts}
         return output.report(
             rendered, as_json,
-            lambda v: output.document(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{told}"),
+            lambda v: output.document(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{scripts}"),
         )  # fmt: skip
 
 

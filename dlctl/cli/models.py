@@ -93,10 +93,10 @@ def create(
     mine, source = client(), models.Source(folder, training_id, results)
     if not source:
         raise typer.BadParameter("name a folder, or --from TRAINING")
-    said = models.wish(name, tags, aliases, description)
+    wish = models.wish(name, tags, aliases, description)
     where = mine.store.find(training_id).site if training_id else site or default_site()
     with models.models_at(mine, where) as there:
-        made = there.make(said, source)
+        made = there.make(wish, source)
         there.read()
     output.report(made, as_json, lambda _: output.line(made.label))
     output.note(f"{counted(made.file_count, 'file')}, {format_bytes(made.size_bytes)}, at {where}")
@@ -184,10 +184,10 @@ def update(
     from dlctl.service import models
 
     source = models.Source(folder, training_id, results)
-    said = models.wish("", tags, aliases, description)
+    wish = models.wish("", tags, aliases, description)
     gone = Changes(removed_tags=remove_tags or [], removed_aliases=remove_aliases or [])
     with models.models_at(client(), _where(model, site)) as there:
-        new, number = there.update(model, said, source, gone)
+        new, number = there.update(model, wish, source, gone)
     answer = asdict(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
     output.report(answer, as_json, lambda _: print_changes(new, number))
 
@@ -257,8 +257,8 @@ def pull(
         with output.progress("pulling") as on_progress:
             files = pulling.pull(there.session, found, to, on_progress)
     answer = {"model": found.version.label, "folder": str(to), "files": files}
-    told = f"{counted(len(files), 'file')} in {folder_name(to)}"
-    output.report(answer, as_json, lambda _: output.line(told))
+    sentence = f"{counted(len(files), 'file')} in {folder_name(to)}"
+    output.report(answer, as_json, lambda _: output.line(sentence))
 
 
 def copy(
@@ -276,11 +276,11 @@ def copy(
     """
     from dlctl.service import models
 
-    mine, where, said = client(), _where(model, site), models.wish(aliases=aliases)
+    mine, where, wish = client(), _where(model, site), models.wish(aliases=aliases)
     with models.models_at(mine, where) as there:
         found = there.version(model)
         with models.models_at(mine, to) as target:
-            made = there.copy(found, target, said)
+            made = there.copy(found, target, wish)
     output.report(made, as_json, lambda _: output.line(made.label))
     output.note(f"{found.version.label} at {where} is {made.label} at {to}")
 

@@ -247,13 +247,13 @@ def link(found: Link) -> None:
     narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < 2 * _LINK_WIDTH
     width = len(state) + 2 if narrow else _LINK_WIDTH
     beside = 0 if narrow else 11 + len(printable(name))
-    told = _wrapped(printable_lines(found.evidence), max(width, beside))
+    texts = _wrapped(printable_lines(found.evidence), max(width, beside))
     if found.fix and found.state != "ok":
-        told += _wrapped(f"→ {printable_lines(found.fix)}", width)
+        texts += _wrapped(f"→ {printable_lines(found.fix)}", width)
     colour = {"ok": "green", "warn": "yellow", "broken": "red"}.get(found.state, "dim")
-    first = "" if narrow else told.pop(0)
+    first = "" if narrow else texts.pop(0)
     print(f"{_coloured(state, colour, sys.stdout)}  {printable(name):<22}  {first}".rstrip())
-    for more in told:
+    for more in texts:
         print(" " * width + more)
     sys.stdout.flush()
 
@@ -399,12 +399,12 @@ def agreed(question: str, command: str, verb: str = "deleted") -> bool:
     import typer
 
     try:
-        said = ask(f"{question} [y/N] ", hidden=False)
+        answer = ask(f"{question} [y/N] ", hidden=False)
     except EOFError:
         raise typer.BadParameter(
             f"`{command}` asks first, and there is no terminal here: add --yes"
         ) from None
-    is_yes = said.strip().lower() in ("y", "yes")
+    is_yes = answer.strip().lower() in ("y", "yes")
     note("" if is_yes else f"nothing was {verb}")
     return is_yes
 

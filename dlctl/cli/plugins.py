@@ -71,28 +71,28 @@ def show_framework(
     if found is None:
         raise ManifestError(no_such(name, folder.resolve()), hint="dlctl frameworks list")
     there = site_environments(found.name)
-    told = {"name": found.name, "path": str(found.path), **found.settings.model_dump(),
-            "template": found.template, "environments": there}  # fmt: skip
-    output.report(told, as_json, _print)
+    details = {"name": found.name, "path": str(found.path), **found.settings.model_dump(),
+               "template": found.template, "environments": there}  # fmt: skip
+    output.report(details, as_json, _print)
 
 
-def _print(told: dict[str, Any]) -> None:
-    job, checkpoint = told["job"], told["checkpoint"]
+def _print(details: dict[str, Any]) -> None:
+    job, checkpoint = details["job"], details["checkpoint"]
     output.fields({
-        "framework": f"{told['name']}: {told['title']}",
-        "folder": told["path"],
+        "framework": f"{details['name']}: {details['title']}",
+        "folder": details["path"],
         "job": f"a file such as {job['example']}" if job else "none: give a command",
-        "trains": "dlctl's built-in loop" if told["loop"] else _STARTS[told["start"]],
-        "needs": ", ".join(told["modules"]) or "nothing",
-        "saves at": f"SIG{told['signal']}",
+        "trains": "dlctl's built-in loop" if details["loop"] else _STARTS[details["start"]],
+        "needs": ", ".join(details["modules"]) or "nothing",
+        "saves at": f"SIG{details['signal']}",
         "checkpoints": checkpoint["adapter"] or checkpoint["files"] or "your program's own",
-        "versions": ", ".join(told["versions"]) or "any",
+        "versions": ", ".join(details["versions"]) or "any",
         "at your sites": "\n".join(
             f"{e['site']}: {', '.join(e['versions'])} (environment {e['environment']})"
-            for e in told["environments"]
+            for e in details["environments"]
         ) or "in the nodes' Python",
     })  # fmt: skip
-    output.document(f"\n# train.sh.j2\n{told['template']}")
+    output.document(f"\n# train.sh.j2\n{details['template']}")
 
 
 def origin(folder: Path) -> str:

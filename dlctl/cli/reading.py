@@ -78,8 +78,8 @@ def list_(
     records = [record for record in reversed(mine.store.all()) if is_meant(record)]
     still_open = [r for r in records if not r.state.final or r.notice_tries]
     if still_open and not offline:
-        asked, _ = mine.refreshed(still_open, at_once=True)
-        known = {each.training_id: each for each in asked}
+        renewed, _ = mine.refreshed(still_open, at_once=True)
+        known = {each.training_id: each for each in renewed}
         records = [known.get(r.training_id, r) for r in records]
     records = [r for r in records if wanted.fits(r)]
     none = (
@@ -227,16 +227,16 @@ def _on_terminal(live: Live, shown: Fits) -> None:
 
 
 def _in_pipe(live: Live, shown: Fits, *, as_json: bool) -> None:
-    told: dict[str, tuple[str, str]] = {}
+    printed: dict[str, tuple[str, str]] = {}
     for _ in live.looks():
         for record in _shown(live, shown):
             now = (str(record.state), record.reason)
-            if told.get(record.training_id) != now:
-                told[record.training_id] = now
+            if printed.get(record.training_id) != now:
+                printed[record.training_id] = now
                 _tell(record, as_json=as_json)
         if live.ended:
             break
-    output.note("" if told else NOTHING)
+    output.note("" if printed else NOTHING)
 
 
 def _tell(record: Record, *, as_json: bool) -> None:

@@ -127,13 +127,13 @@ def export(
     if as_csv + as_json + sum(path is not None for path in (parquet, html, optuna)) != 1:
         raise typer.BadParameter("name one of --csv, --json, --parquet, --html and --optuna")
     with searched(search_id) as (session, record, store):
-        seen = read_overview(session, record)
-        found = seen.trials
+        overview = read_overview(session, record)
+        found = overview.trials
         if html is not None:
             from dlctl.dashboard.report import search_report
             from dlctl.search.page import page_of
 
-            page = page_of(seen, refresh(session, [record], store)[0])
+            page = page_of(overview, refresh(session, [record], store)[0])
             return write_text(html, search_report(page))
     if as_csv:
         exports.print_csv(found)
@@ -172,15 +172,15 @@ def replay(
 
     with searched(search_id) as (session, record, _):
         read_overview(session, record)  # refuses what is no search
-        told = ask_again(session, record, timings)
-    output.report(told, as_json, lambda _: _print_replay(told))
-    if (differs := told["differs"]) is not None:
+        answer = ask_again(session, record, timings)
+    output.report(answer, as_json, lambda _: _print_replay(answer))
+    if (differs := answer["differs"]) is not None:
         order = "log" if differs["by"] == "log" else "other timings of the workers"
         raise TrainingFailed(
             f"{record.training_id}: trial {differs['number']} differs, in the order of the {order}:"
             f" recorded is {_words(differs['recorded'])}, asked again {_words(differs['asked'])}",
             hint="a strategy must depend on its seed, and on what it was told, alone"
-            if differs["by"] == "log" or told["deterministic"]
+            if differs["by"] == "log" or answer["deterministic"]
             else "only `deterministic: true` makes the trials independent of the timing",
         )
 
@@ -236,13 +236,13 @@ def _whole(record: Record, found: Trials) -> dict[str, Any]:
     return {"search": record.training_id, "spec": found.spec, "trials": rows}
 
 
-def _print_replay(told: dict[str, Any]) -> None:
-    if not told["same"]:
+def _print_replay(answer: dict[str, Any]) -> None:
+    if not answer["same"]:
         return
     how = "in the order of the log"
-    if told["timings"]:
-        how += f" and with {counted(told['timings'], 'other timing')} of the workers"
-    count = told["trials"]
+    if answer["timings"]:
+        how += f" and with {counted(answer['timings'], 'other timing')} of the workers"
+    count = answer["trials"]
     what = "the one trial is" if count == 1 else f"all {count:,} trials are"
     output.line(f"{what} the same, {how}" if count else "there is no trial so far")
 

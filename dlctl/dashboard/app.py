@@ -107,12 +107,12 @@ class Pages:
 
     async def _changes(self, shown: list[str]) -> AsyncIterator[str]:
         versions = self._feed.versions
-        seen = versions.newest
+        newest = versions.newest
         with self._feed.look(shown):
             yield "data: []\n\n"
             while not versions.closed:
-                await versions.wait(seen, _BEAT_S)
-                seen, changed = versions.newest, versions.after(seen)
+                await versions.wait(newest, _BEAT_S)
+                newest, changed = versions.newest, versions.after(newest)
                 yield f"data: {json.dumps(changed)}\n\n" if changed else ": alive\n\n"
 
     async def logs(self, socket: WebSocket) -> None:
@@ -144,8 +144,8 @@ class Pages:
             arguments = None
         if not isinstance(arguments, dict):
             return _problem(400, "the arguments of an action are one small JSON object")
-        told = await run_in_threadpool(self._feed.act, training_id, verb, arguments)
-        return _json({"told": told})
+        sentence = await run_in_threadpool(self._feed.act, training_id, verb, arguments)
+        return _json({"told": sentence})
 
 
 async def _body(request: Request) -> bytes | None:

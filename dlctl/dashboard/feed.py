@@ -111,15 +111,15 @@ class Searches:
             Unknown: it is no search, or nothing is known of it.
         """
         try:
-            seen = self.reader(record).overview
+            overview = self.reader(record).overview
         except RecordError as error:
             raise Unknown(error.message) from error
-        return page_of(seen, record, self._importances(seen, record))
+        return page_of(overview, record, self._importances(overview, record))
 
-    def _importances(self, seen: Overview, record: Record) -> list[Importance]:
-        count = len(seen.trials.order)
+    def _importances(self, overview: Overview, record: Record) -> list[Importance]:
+        count = len(overview.trials.order)
         of, known = self._important.get(record.training_id, (-1, []))
         if of < 0 or count > of * (1 + _FEW_MORE) or (record.state.final and count != of):
-            known = importance_of(seen)
+            known = importance_of(overview)
             self._important[record.training_id] = count, known
         return known

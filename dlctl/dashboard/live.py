@@ -22,7 +22,7 @@ from dlctl.live.sites import Live
 from dlctl.live.training import Training, read_details, read_news
 from dlctl.logs.reader import LogReader, begin_at_tail, read
 from dlctl.outputs.insight import job_limit, read_training_files
-from dlctl.service.describe import told_output
+from dlctl.service.describe import output_in_words
 from dlctl.service.verbs import act, offers
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class LiveFeed:
             self._wait_for(tracked)
         with tracked.run() as run:
             found = tracked.record.plain() | self._row(tracked, run)
-        found["output"] = told_output(tracked.record)
+        found["output"] = output_in_words(tracked.record)
         found["offers"] = [dataclasses.asdict(each) for each in offers(tracked.record.state)]
         meaning = tracked.insight().plain() if tracked.metrics.seen_at else {}
         return found | tracked.details | meaning
@@ -172,21 +172,21 @@ class LiveFeed:
     def act(self, training_id: str, verb: str, arguments: Mapping[str, Any]) -> str:
         """Do what a person asked for, and return a sentence about it."""
         tracked = self._find(training_id)
-        asked = self._live.call(
+        answer = self._live.call(
             tracked.record.site,
             lambda s: act(s, tracked.record, self._store, verb, settings=arguments, wait_s=_WAIT_S),
         )
         try:
-            _, told = asked.result(_ACT_S)
+            _, sentence = answer.result(_ACT_S)
         except DlctlError as error:
             raise Refused(f"{error.message}. {error.hint}".strip(". ") + ".") from error
         except (TimeoutError, CancelledError) as error:
-            if asked.cancel():
+            if answer.cancel():
                 raise Refused("the site does not answer; nothing was done") from error
             raise Refused("the site has not answered yet; look again later") from error
         tracked.expect_news()
         self._live.wake(tracked.record.site)
-        return told
+        return sentence
 
     @contextmanager
     def look(self, training_ids: Sequence[str]) -> Iterator[None]:
@@ -221,7 +221,7 @@ class LiveFeed:
         with self._lock:
             if (tracked := self._tracked.get(record.training_id)) is None:
                 tracked = self._tracked[record.training_id] = Training(
-                    record, restore=False, tell=_told, changed=self.versions.bump
+                    record, restore=False, tell=_page_fields, changed=self.versions.bump
                 )
         tracked.record = record
         return tracked
@@ -236,10 +236,10 @@ class LiveFeed:
 
     def _at(self, record: Record, work: Callable[[Session], T], timeout_s: float) -> T | None:
         """Run something at a training's site; None if it fails or takes too long."""
-        asked: Future[T] = self._live.call(record.site, work)
+        answer: Future[T] = self._live.call(record.site, work)
         with suppress(DlctlError, TimeoutError, CancelledError):
-            return asked.result(timeout_s)
-        asked.cancel()  # if it has not begun: the page asks again
+            return answer.result(timeout_s)
+        answer.cancel()  # if it has not begun: the page asks again
         return None
 
     def _wait_for(self, tracked: Training) -> None:
@@ -270,19 +270,19 @@ class LiveFeed:
         return found | read_details(session, trackeds) if shown else found
 
 
-def _told(session: Session, record: Record) -> dict[str, object]:
+def _page_fields(session: Session, record: Record) -> dict[str, object]:
     """Return what a page shows that the site tells, with the verdict of each attempt."""
-    told: dict[str, object] = read_training_files(session, record).plain()
+    fields: dict[str, object] = read_training_files(session, record).plain()
     paths = {
         n: f"{record.job_dir}/{contract.verdict_file(n)}" for n in range(1, record.attempt + 1)
     }
     found = read_texts(session.transport, list(paths.values()))
     verdicts = {n: contract.understood(contract.Verdict, found[path]) for n, path in paths.items()}
-    told["verdicts"] = [
+    fields["verdicts"] = [
         json.loads(contract.to_json(verdict)) | {"attempt": n}
         for n, verdict in verdicts.items() if verdict
     ]  # fmt: skip
-    return told
+    return fields
 
 
 def _may_pass(error: DlctlError) -> bool:

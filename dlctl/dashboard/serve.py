@@ -121,10 +121,10 @@ def _default_browser() -> str:
     if os.environ.get("BROWSER"):
         return Path(os.environ["BROWSER"].split(os.pathsep)[0].split(" ")[0]).name
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             ["xdg-settings", "get", "default-web-browser"],  # noqa: S607 - the user's own
             capture_output=True, text=True, timeout=_ASK_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return asked.stdout.strip()
+    return answer.stdout.strip()

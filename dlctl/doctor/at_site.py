@@ -11,7 +11,7 @@ from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.files.site_folders import all_damaged, doubtful_above
 from dlctl.site_admin.discovery import ask
 from dlctl.site_admin.draft import limits_of, no_partitions
-from dlctl.site_admin.setup import python_of, said, shell_environment, site_template, under_bash
+from dlctl.site_admin.setup import by_kind, python_of, shell_environment, site_template, under_bash
 from dlctl.units import format_bytes, several
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def node_script(site: Site) -> str:
 def check_environment(chain: Chain, site: Site, offer: Offer | None, transport: Transport) -> None:
     """Try root, Python and launcher, as jobs will find them; it writes a probe, and removes it."""
     end = transport.run(node_script(site), timeout_s=_NODE_TIMEOUT_S)
-    answers = said(end.text)
+    answers = by_kind(end.text)
     if "failed" in answers:
         hint = answers.get("hint", [""])[0]
         return chain.add("environment", BROKEN, answers["failed"][0], hint)
@@ -81,12 +81,12 @@ def check_root(chain: Chain, site: Site, answers: Answered) -> None:
         why = answers["unwritable"][0] or "can't be written"
         fix = "set root to a folder that you may write to"
         return chain.add("root", BROKEN, f"{site.root}: {why}", fix)
-    kib, seen = answers["root"][0], f"{site.root} is writable"
+    kib, evidence = answers["root"][0], f"{site.root} is writable"
     if not kib.isdecimal():
-        return chain.add("root", OK, seen)
-    seen += f", {format_bytes(int(kib) * 1024)} free"
+        return chain.add("root", OK, evidence)
+    evidence += f", {format_bytes(int(kib) * 1024)} free"
     state = WARN if int(kib) * 1024 < _LITTLE_SPACE_BYTES else OK
-    return chain.add("root", state, seen, "make room, or set root to a larger file system")
+    return chain.add("root", state, evidence, "make room, or set root to a larger file system")
 
 
 def _python(chain: Chain, site: Site, answers: Answered) -> None:
@@ -97,13 +97,13 @@ def _python(chain: Chain, site: Site, answers: Answered) -> None:
         return chain.add("python", BROKEN, f"{python} does not start on the site", setup)
     version = answers["python"][0]
     if tuple(map(int, version.split("."))) < _MINIMUM_PYTHON:
-        seen = f"{python} is {version}, 3.10 or newer is needed"
-        return chain.add("python", BROKEN, seen, setup)
+        evidence = f"{python} is {version}, 3.10 or newer is needed"
+        return chain.add("python", BROKEN, evidence, setup)
     chain.add("python", OK, f"{version} ({python})")
     for kind, state, fix in (("package", OK, ""), ("missing", BROKEN, setup)):
         for line in answers.get(kind, []):
-            name, _, told = line.partition(" ")
-            chain.add(name, state, told, fix)
+            name, _, evidence = line.partition(" ")
+            chain.add(name, state, evidence, fix)
     _gpus(chain, site, answers)
     if "mpi" in answers:
         return chain.add("mpi library", OK, answers["mpi"][0])
@@ -138,12 +138,12 @@ def _own_pythons(site: Site) -> dict[str, str]:
 def _environments(chain: Chain, site: Site, answers: Answered) -> None:
     absent = {name: p for name, p in _own_pythons(site).items() if p in answers.get("absent", [])}
     if absent:
-        seen = "; ".join(f"{each}: there is no {python}" for each, python in absent.items())
-        chain.add("environments", BROKEN, seen, "correct environments in the site's file")
+        evidence = "; ".join(f"{each}: there is no {python}" for each, python in absent.items())
+        chain.add("environments", BROKEN, evidence, "correct environments in the site's file")
     elif site.environments:
-        told = [f"{each} ({', '.join(environment.frameworks)})"
-                for each, environment in site.environments.items()]  # fmt: skip
-        chain.add("environments", OK, ", ".join(told))
+        found = [f"{each} ({', '.join(environment.frameworks)})"
+                 for each, environment in site.environments.items()]  # fmt: skip
+        chain.add("environments", OK, ", ".join(found))
 
 
 def _launcher(chain: Chain, site: Site, mpi_types: list[str], answers: Answered) -> None:
@@ -152,19 +152,19 @@ def _launcher(chain: Chain, site: Site, mpi_types: list[str], answers: Answered)
     lack = LAUNCHERS[settings.kind].lack(request, mpi_types, path, site.name)
     if lack is not None:
         return chain.add("launcher", BROKEN if lack.fatal else WARN, lack.what, lack.hint)
-    told = f" --mpi={settings.mpi}" if settings.mpi else ""
-    return chain.add("launcher", OK, path if settings.kind == "mpirun" else settings.kind + told)
+    option = f" --mpi={settings.mpi}" if settings.mpi else ""
+    return chain.add("launcher", OK, path if settings.kind == "mpirun" else settings.kind + option)
 
 
 def _room(chain: Chain, site: Site, answers: Answered) -> None:
     """Look for a lack of inodes, which looks like a full disk that has room, and for the quota."""
     quota = "; ".join(answers.get("quota", [])[2:])
-    told = f"quota: {quota}" if quota else "the site tells no quota (`quota -w`)"
+    evidence = f"quota: {quota}" if quota else "the site tells no quota (`quota -w`)"
     words = " ".join(answers.get("inodes", [])).split()
     if len(words) < 2 or not all(map(str.isdecimal, words)) or words[0] == "0":
-        return chain.add("room", OK, told)
+        return chain.add("room", OK, evidence)
     state = WARN if int(words[1]) < _FEW_INODES else OK
-    return chain.add("room", state, f"room for {int(words[1]):,} more files; {told}",
+    return chain.add("room", state, f"room for {int(words[1]):,} more files; {evidence}",
                      f"remove files there: dlctl du {site.name}")  # fmt: skip
 
 

@@ -96,12 +96,12 @@ def _request(session: Session, folder: Path, token: str) -> Request:
     shapes = [(2, nodes, gpus), (1, 1, gpus), (1, 1, 0)]
     while True:
         learners, on_nodes, each_gpus = shapes.pop(0)
-        asked = {
+        manifest = {
             "name": NAME, "learners": learners, "nodes": on_nodes, "gpus": each_gpus, "cpus": 1,
             "memory": "1GiB", "time": "5m", "env": {"DOCTOR_TOKEN": token},
             "framework": {"name": "own", "command": "sh probe.sh"},
         }  # fmt: skip
-        (folder / contract.MANIFEST).write_text(json.dumps(asked))
+        (folder / contract.MANIFEST).write_text(json.dumps(manifest))
         try:
             request = prepare(folder / contract.MANIFEST, Overrides(), site)
         except PlanError:

@@ -10,7 +10,7 @@ from dlctl.contract.launchers import LAUNCHERS
 from dlctl.doctor.at_site import starters_fix
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.doctor.network import add_clock
-from dlctl.site_admin.setup import said
+from dlctl.site_admin.setup import by_kind
 from dlctl.units import counted
 
 if TYPE_CHECKING:
@@ -46,20 +46,20 @@ class Job:
 
 def judge_job(chain: Chain, site: Site, job: Job) -> None:
     """Add what the job has shown to the chain."""
-    told = [_told(log) for log in job.logs]
-    answered = [each for each in told if "node" in each]
+    answers = [_last_by_kind(log) for log in job.logs]
+    answered = [each for each in answers if "node" in each]
     _ending(chain, job)
     _launcher(chain, job)
     if not answered:  # the preflight ended the job before: it has seen some of this, too
-        told = answered = [_reported(each) for each in job.preflights]
+        answers = answered = [_reported(each) for each in job.preflights]
     if answered:
         _root(chain, site, answered)
         _home(chain, answered)
-        _mpi(chain, site, job, told)
+        _mpi(chain, site, job, answers)
         _torch(chain, site, answered)
         _gpus(chain, site, answered)
         _clocks(chain, job, answered)
-        return check_chaining(chain, site, _told(job.logs[0]))
+        return check_chaining(chain, site, _last_by_kind(job.logs[0]))
     if job.record.state is State.FAILED and not any(job.own_logs.values()):
         # It left nothing, not even its output: it has seen no folder.
         chain.add("shared root", BROKEN, f"the job has left nothing below {site.root}, so nodes "
@@ -67,26 +67,26 @@ def judge_job(chain: Chain, site: Site, job: Job) -> None:
     return chain.skip("not tried: no node has said anything", *LINKS)
 
 
-def check_chaining(chain: Chain, site: Site, told: dict[str, str]) -> None:
+def check_chaining(chain: Chain, site: Site, answer: dict[str, str]) -> None:
     """Add whether a job can start the next attempt, and whether programs can see our paths."""
     if not site.scheduler.allocates:
         return chain.add("chaining", OK, "dlctl's own queue starts the next attempt")
-    node, allowed, closed = told.get("node", "?"), site.scheduler.next_attempt, {}
+    node, allowed, closed = answer.get("node", "?"), site.scheduler.next_attempt, {}
     for kind, key in ((StarterKind.JOB, "submit"), (StarterKind.REQUEUE, "control")):
-        code, _, why = told.get(key, "0").partition(" ")
+        code, _, why = answer.get(key, "0").partition(" ")
         if code != "0" and kind in allowed:
             closed[kind.value] = why or f"exit code {code}"
     if closed:
         why = "; ".join(f"{kind}: {each}" for kind, each in closed.items())
         chain.add("chaining", WARN, f"not possible from {node}: {why}", starters_fix(site, *closed))
-    elif "submit" in told:
+    elif "submit" in answer:
         chain.add("chaining", OK, f"{node} can submit jobs" if "job" in allowed else node)
     else:
         chain.skip("not tried: the job's first learner did not come so far", "chaining")
-    code, _, why = told.get("namespaces", "").partition(" ")
+    code, _, why = answer.get("namespaces", "").partition(" ")
     if code == "0":
-        seen = f"programs can see /mnt/data, /mnt/results and /job on {node}"
-        chain.add("paths of the service", OK, seen)
+        evidence = f"programs can see /mnt/data, /mnt/results and /job on {node}"
+        chain.add("paths of the service", OK, evidence)
     elif code:
         chain.add("paths of the service", WARN,
                   f"{node} allows no user namespaces: {why or f'exit code {code}'}",
@@ -97,22 +97,22 @@ def check_chaining(chain: Chain, site: Site, told: dict[str, str]) -> None:
 
 def _reported(report: contract.Preflight) -> dict[str, str]:
     """Return what a rank's preflight tells, in the words of the probe."""
-    told = {"node": report.host, "shared": "yes", "clock": f"{report.clock_at:.3f}"}
-    return told if report.mpi_size is None else told | {"world": str(report.mpi_size)}
+    answer = {"node": report.host, "shared": "yes", "clock": f"{report.clock_at:.3f}"}
+    return answer if report.mpi_size is None else answer | {"world": str(report.mpi_size)}
 
 
-def _told(log: str) -> dict[str, str]:
-    return {kind: texts[-1] for kind, texts in said(log).items()}
+def _last_by_kind(log: str) -> dict[str, str]:
+    return {kind: texts[-1] for kind, texts in by_kind(log).items()}
 
 
-def _by_node(told: list[dict[str, str]], what: str) -> dict[str, str]:
+def _by_node(answers: list[dict[str, str]], what: str) -> dict[str, str]:
     """Return what each node has said of one thing, if it has."""
-    return {each["node"]: each[what] for each in told if each.get(what)}
+    return {each["node"]: each[what] for each in answers if each.get(what)}
 
 
-def _first(told: list[dict[str, str]], what: str) -> tuple[str, str]:
+def _first(answers: list[dict[str, str]], what: str) -> tuple[str, str]:
     """Return the first node that has said something of one thing, and what; else nothing."""
-    return next(iter(_by_node(told, what).items()), ("", ""))
+    return next(iter(_by_node(answers, what).items()), ("", ""))
 
 
 def _ending(chain: Chain, job: Job) -> None:
@@ -127,23 +127,23 @@ def _ending(chain: Chain, job: Job) -> None:
 
 def _launcher(chain: Chain, job: Job) -> None:
     sizes = sorted({each.launcher_size for each in job.preflights})
-    asked = counted(job.learners, "rank")
+    wanted = counted(job.learners, "rank")
     if not sizes:
         return chain.skip("not tried: no rank of the job has reported", "launcher of nodes")
     ranks = sorted(each.rank for each in job.preflights)
     if sizes == [job.learners] and ranks == list(range(job.learners)):
-        return chain.add("launcher of nodes", OK, f"started {asked}, as asked for")
-    seen = f"asked for {asked}, and ranks {ranks} see {' or '.join(map(str, sizes))}"
-    return chain.add("launcher of nodes", BROKEN, seen, _LAUNCHER)
+        return chain.add("launcher of nodes", OK, f"started {wanted}, as asked for")
+    evidence = f"asked for {wanted}, and ranks {ranks} see {' or '.join(map(str, sizes))}"
+    return chain.add("launcher of nodes", BROKEN, evidence, _LAUNCHER)
 
 
 def _root(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
     nodes = ", ".join(dict.fromkeys(each["node"] for each in answered))
     blind = ", ".join(each["node"] for each in answered if each.get("shared") != "yes")
-    seen = f"{nodes} read what the login node wrote, and it read their answers"
+    evidence = f"{nodes} read what the login node wrote, and it read their answers"
     if blind:
-        seen = f"{blind} can't read what the login node wrote below {site.root}"
-    return chain.add("shared root", BROKEN if blind else OK, seen, _SHARED)
+        evidence = f"{blind} can't read what the login node wrote below {site.root}"
+    return chain.add("shared root", BROKEN if blind else OK, evidence, _SHARED)
 
 
 def _home(chain: Chain, answered: list[dict[str, str]]) -> None:
@@ -156,23 +156,23 @@ def _home(chain: Chain, answered: list[dict[str, str]]) -> None:
     return chain.add("home of nodes", OK, f"{answered[0]['home']} can be written")
 
 
-def _mpi(chain: Chain, site: Site, job: Job, told: list[dict[str, str]]) -> None:
-    if lacking := next((each["nompi"] for each in told if "nompi" in each), ""):
+def _mpi(chain: Chain, site: Site, job: Job, answers: list[dict[str, str]]) -> None:
+    if lacking := next((each["nompi"] for each in answers if "nompi" in each), ""):
         return chain.add("mpi", WARN if job.learners == 1 else BROKEN,
                          f"mpi4py does not start on a node: {lacking}",
                          f"dlctl sites setup {site.name}, or load an MPI's module")  # fmt: skip
-    words = [each.get("world", "").split(" ")[0] for each in told]
+    words = [each.get("world", "").split(" ")[0] for each in answers]
     sizes = [int(size) for size in words if size.isdecimal()]
     if not sizes:
         return chain.add("mpi", BROKEN, "no rank has come back from MPI_Init",
                          "dlctl doctor --deep --bundle FILE keeps the logs")  # fmt: skip
     if sizes == [job.learners] * job.learners:
         return chain.add("mpi", OK, f"one world of {counted(job.learners, 'rank')}")
-    seen, fix = f"the learners see {', '.join(map(str, sizes))}", _LAUNCHER
+    what, fix = f"the learners see {', '.join(map(str, sizes))}", _LAUNCHER
     if set(sizes) == {1}:
-        seen = f"{len(sizes)} worlds of 1 rank: launcher and MPI library don't speak the same PMI"
+        what = f"{len(sizes)} worlds of 1 rank: launcher and MPI library don't speak the same PMI"
         fix = LAUNCHERS[site.launcher.kind].pmi_hint(site.name)
-    return chain.add("mpi", BROKEN, f"asked for one world of {job.learners}; {seen}", fix)
+    return chain.add("mpi", BROKEN, f"asked for one world of {job.learners}; {what}", fix)
 
 
 def _torch(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
@@ -188,13 +188,13 @@ def _torch(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
 
 def _gpus(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
     limits = site.partitions.get(site.default_partition or "")
-    seen = _by_node(answered, "gpus")
-    if not seen:
+    gpus = _by_node(answered, "gpus")
+    if not gpus:
         return chain.skip(_NOT_SO_FAR, "gpus of nodes")
-    if bad := next((node for node, told in seen.items() if "wrongly" in told), ""):
-        return chain.add("gpus of nodes", BROKEN, f"{bad}: {seen[bad]}",
+    if bad := next((node for node, gpu in gpus.items() if "wrongly" in gpu), ""):
+        return chain.add("gpus of nodes", BROKEN, f"{bad}: {gpus[bad]}",
                          f"tell the administrators; keep {bad} out of jobs until then")  # fmt: skip
-    there = "; ".join(f"{node}: {told}" for node, told in seen.items() if not told.startswith("0"))
+    there = "; ".join(f"{node}: {gpu}" for node, gpu in gpus.items() if not gpu.startswith("0"))
     if there:
         return chain.add("gpus of nodes", OK, f"torch computes on them: {there}")
     if limits and limits.gpus_per_node:

@@ -29,8 +29,8 @@ def check_machine(chain: Chain, site: str = "") -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     chain.add("python", OK, f"{version} ({sys.executable})")
     ssh = shutil.which("ssh")
-    seen = ssh or "no ssh client: dlctl reads only part of ~/.ssh/config"
-    chain.add("ssh client", OK if ssh else WARN, seen, "install openssh-client")
+    evidence = ssh or "no ssh client: dlctl reads only part of ~/.ssh/config"
+    chain.add("ssh client", OK if ssh else WARN, evidence, "install openssh-client")
     check_agent(chain)
     for file in list_sites():
         if site in ("", file.name):
@@ -88,15 +88,15 @@ def _unwritable(folder: Path) -> str:
 
 
 def _record(chain: Chain) -> None:
-    told: list[str] = []
-    store = RecordStore(tell=told.append)
+    problems: list[str] = []
+    store = RecordStore(tell=problems.append)
     if is_damaged(store.path):
         fix = "dlctl adopt SITE, for each site: it keeps the damaged file aside"
         return chain.add("local record", BROKEN, f"{store.path} is damaged", fix)
     known = store.all()
-    if told:
-        return chain.add("local record", WARN, told[0], "update dlctl")
+    if problems:
+        return chain.add("local record", WARN, problems[0], "update dlctl")
     if not known:
-        seen = "empty; `dlctl adopt SITE` fills it with what a site has"
-        return chain.add("local record", OK, seen)
+        evidence = "empty; `dlctl adopt SITE` fills it with what a site has"
+        return chain.add("local record", OK, evidence)
     return chain.add("local record", OK, f"{counted(len(known), 'training')} in {store.path}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.errors import AuthError, HostKeyError, RemoteCommandError, TransportError
-from dlctl.site_admin.setup import said
+from dlctl.site_admin.setup import by_kind
 from dlctl.units import format_span
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def _tcp(chain: Chain, target: Target, limit_s: float) -> None:
         return chain.add("tcp", BROKEN, f"{place}: {why}", fix)
     if line is None:
         fix = "its sshd hangs or is overloaded: try again later, and tell its administrators"
-        seen = f"{place} accepts connections and says nothing in {limit_s:g} s"
-        return chain.add("tcp", BROKEN, seen, fix)
+        evidence = f"{place} accepts connections and says nothing in {limit_s:g} s"
+        return chain.add("tcp", BROKEN, evidence, fix)
     if not line:
         return chain.add("tcp", BROKEN, f"{place} ends connections at once",
                          "it may limit or ban new connections (MaxStartups, fail2ban): wait some "
@@ -121,7 +121,7 @@ def _log_in(chain: Chain, transport: Transport, *, local: bool) -> None:
     asked_at, facts, fault = time.time(), dict[str, list[str]](), None
     try:
         process = transport.start(_FACTS, idle_timeout_s=2 * LIMIT_S)
-        facts = said(process.wait(2 * LIMIT_S).text)
+        facts = by_kind(process.wait(2 * LIMIT_S).text)
     except TransportError as error:
         fault = error
     if not local and isinstance(fault, AuthError | RemoteCommandError | None):
@@ -168,6 +168,6 @@ def add_clock(chain: Chain, name: str, where: str, early_s: float, late_s: float
     if off_s <= _CLOCK_WARN_S:
         verb = "agree" if ", " in where else "agrees"
         return chain.add(name, OK, f"{where} {verb} with this machine")
-    seen = f"the clock of {where} is {format_span(off_s)} {order} this machine's"
+    evidence = f"the clock of {where} is {format_span(off_s)} {order} this machine's"
     fix = "set the wrong one by NTP: dlctl's ages and times left are wrong by as much"
-    return chain.add(name, WARN, seen, fix)
+    return chain.add(name, WARN, evidence, fix)

@@ -72,11 +72,11 @@ def ask(
         raise explained(transport.name, root, end)
     whole, begun = set[str](), dict[str, int]()
     for line in end.lines:
-        sha256, _, told = line.partition(" ")
-        if told == "whole":
+        sha256, _, state = line.partition(" ")
+        if state == "whole":
             whole.add(sha256)
-        elif told.strip().isdecimal():
-            begun[sha256] = int(told)
+        elif state.strip().isdecimal():
+            begun[sha256] = int(state)
     return whole, begun
 
 

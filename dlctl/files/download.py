@@ -148,9 +148,9 @@ class _Download:
             else:
                 likely.append(file)
         unknown = [file.path for file in likely if not file.sha256]
-        told = sums(self.transport, self.base, unknown)
-        told |= {file.path: file.sha256 for file in likely if file.sha256}
-        return same | {path for path in told if sha256_of(self._paths[path]) == told[path]}
+        digests = sums(self.transport, self.base, unknown)
+        digests |= {file.path: file.sha256 for file in likely if file.sha256}
+        return same | {path for path in digests if sha256_of(self._paths[path]) == digests[path]}
 
     # Bringing it --------------------------------------------------------------------------------
 

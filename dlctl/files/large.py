@@ -63,11 +63,11 @@ class Partial:
             whole = size_bytes >= self.file.size_bytes
             return self.file.size_bytes if whole else size_bytes // BLOCK_BYTES * BLOCK_BYTES
         self._sums = [line for line in lines[1:] if len(line) == 64]
-        told_bytes = min(len(self._sums) * CHUNK_BYTES, self.file.size_bytes)
-        if size_bytes < told_bytes:
-            told_bytes = size_bytes // CHUNK_BYTES * CHUNK_BYTES
-        del self._sums[-(-told_bytes // CHUNK_BYTES) :]
-        return told_bytes
+        trusted_bytes = min(len(self._sums) * CHUNK_BYTES, self.file.size_bytes)
+        if size_bytes < trusted_bytes:
+            trusted_bytes = size_bytes // CHUNK_BYTES * CHUNK_BYTES
+        del self._sums[-(-trusted_bytes // CHUNK_BYTES) :]
+        return trusted_bytes
 
     def open(self) -> None:
         """Re-hash the part that is already here and seek to its end. Idempotent."""
@@ -103,8 +103,8 @@ class Partial:
                 self._digest.update(piece)
                 if self._sums:
                     chunk.update(piece)
-            told = self._sums[read_bytes // CHUNK_BYTES] if self._sums else ""
-            if got_bytes < wanted_bytes or (told and chunk.hexdigest() != told):
+            digest = self._sums[read_bytes // CHUNK_BYTES] if self._sums else ""
+            if got_bytes < wanted_bytes or (digest and chunk.hexdigest() != digest):
                 self._digest = before
                 return read_bytes
             read_bytes += got_bytes
@@ -123,10 +123,10 @@ class Partial:
         write_all(self._out, piece)
         self.done_bytes += len(piece)
 
-    def end_chunk(self, told: str) -> bool:
+    def end_chunk(self, digest: str) -> bool:
         """Note the sum of a chunk that has arrived; return whether it is what the site says."""
         here, self._chunk = self._chunk.hexdigest(), hashlib.sha256()
-        if told and told != here:
+        if digest and digest != here:
             return False
         self._sums.append(here)
         with self._note.open("a", encoding="utf-8") as note:

@@ -103,13 +103,13 @@ each_above_root doubtful {shlex.quote(root)}"""
 def refusal(name: str, end: Completed) -> RemoteCommandError:
     """Return the error of a script that ended with `UNSAFE`."""
     lines = [line.split("\t") for line in lines_of(end.error_text) if line.count("\t") == 1]
-    told = ", ".join(f"{folder} {why}" for folder, why in lines)
+    faults = ", ".join(f"{folder} {why}" for folder, why in lines)
     mine = " ".join(shlex.quote(folder) for folder, why in lines if why == _OPEN)
     chmod = f"chmod go-w {mine}, if nobody else has written there; else " if mine else ""
     below = any(why == _REPLACEABLE for _, why in lines)
     where = "that no other user can rename, such as one in your home" if below else "of your own"
     return RemoteCommandError(
-        f"{name}: {told}: other users could make your jobs run their code, so nothing was sent",
+        f"{name}: {faults}: other users could make your jobs run their code, so nothing was sent",
         hint=f"{chmod}set `root` in the site's file to a new folder {where}",
     )
 
@@ -217,14 +217,14 @@ def explained(name: str, root: str, end: Completed) -> TransportError:
     """Return the error of a script that could not write or remove what it should."""
     if end.exit_code == UNSAFE:
         return refusal(name, end)
-    said = end.error_text
-    last = last_telling_line(said) or f"exit code {end.exit_code}"
+    text = end.error_text
+    last = last_telling_line(text) or f"exit code {end.exit_code}"
     hint = f"Check the space and the permissions there: df -h {shlex.quote(root)}"
-    if "No space left" in said:
+    if "No space left" in text:
         what = "the disk is full"
-    elif "quota" in said.lower():
+    elif "quota" in text.lower():
         what, hint = "your quota is used up", f"Free space there: quota -s; du -sh {root}"
-    elif "Permission denied" in said or "Read-only" in said:
+    elif "Permission denied" in text or "Read-only" in text:
         what, hint = (
             "you have no permission to write there",
             "Choose another root folder in the site's file.",
@@ -243,5 +243,5 @@ def last_telling_line(stderr: str) -> str:
     """Return the last informative line: tar ends with lines that say nothing."""
     lines = [line.strip() for line in lines_of(stderr) if line.strip()]
     noise = ("Exiting with failure", "extended header keyword")
-    told = [line for line in lines if not any(words in line for words in noise)]
-    return (told or lines or [""])[-1]
+    telling = [line for line in lines if not any(words in line for words in noise)]
+    return (telling or lines or [""])[-1]

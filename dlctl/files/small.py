@@ -69,8 +69,8 @@ def bring(
         process.kill()
         raise
     if has_sum:
-        _, found, told = end.error_text.rpartition(mark)
-        if found and told.strip() not in (digest, ""):
+        _, found, site_digest = end.error_text.rpartition(mark)
+        if found and site_digest.strip() not in (digest, ""):
             raise damaged(transport.name, wanted[0].path)
         if found:  # else the stream was cut short
             listed = list_files(transport, base, [file.path for file in wanted], missing_ok=True)

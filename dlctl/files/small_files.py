@@ -80,9 +80,9 @@ done"""
     contents = _frames(transport, end.stdout, mark)
     if len(contents) != len(paths) + 1:
         raise _damaged(transport)
-    told = contents.pop(0)
+    printed = contents.pop(0)
     found = zip(paths, contents, strict=True)
-    return told, {p: content[1:] if content[:1] == b"y" else None for p, content in found}
+    return printed, {p: content[1:] if content[:1] == b"y" else None for p, content in found}
 
 
 def read_texts(transport: Transport, paths: Sequence[str]) -> dict[str, bytes | None]:
@@ -122,9 +122,9 @@ def read_texts_after(
     script += "LC_ALL=C; export LC_ALL\n" + "\n".join(_texts_script(each, mark) for each in chunks)
     end = _checked(transport, transport.run(script, timeout_s=_TEXTS_TIMEOUT_S), "read")
     answers = _frames(transport, end.stdout, mark)
-    told = answers[:2] if before else [b"", b"0"]
+    printed = answers[:2] if before else [b"", b"0"]
     answers = answers[2:] if before else answers
-    if len(answers) != len(paths) + len(chunks) or not told[-1].isdigit():
+    if len(answers) != len(paths) + len(chunks) or not printed[-1].isdigit():
         raise _damaged(transport)
     found: dict[str, bytes | None] = {}
     unsure = []
@@ -136,7 +136,7 @@ def read_texts_after(
             if flag == "?" or (flag, content) == ("y", b"?"):
                 unsure.append(path)  # it vanished at this very moment, or its folder is closed
     found |= read_files(transport, [*unsure, *odd])
-    return Completed(int(told[1]), told[0], end.stderr), found
+    return Completed(int(printed[1]), printed[0], end.stderr), found
 
 
 def read_clock_and_texts(
@@ -147,8 +147,8 @@ def read_clock_and_texts(
     Raises:
         TransferError: as `read_files`.
     """
-    if isinstance(transport, Resident) and (told := transport.read_texts(paths)) is not None:
-        now, found = told
+    if isinstance(transport, Resident) and (answer := transport.read_texts(paths)) is not None:
+        now, found = answer
         left = [path for path in paths if path not in found]
         return now, found | read_files(transport, left, timeout_s=_TEXTS_TIMEOUT_S)
     end, found = read_texts_after(transport, "date +%s", paths)

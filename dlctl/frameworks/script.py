@@ -89,7 +89,7 @@ def _check_start(manifest: Manifest, framework: FrameworkFolder) -> None:
     if start == "node" and manifest.nodes != manifest.learners and manifest.learners > 1:
         raise PlanError(
             f"{framework.name} starts the processes of a node itself, and a node has "
-            f"{manifest.asked_per_node} learners",
+            f"{manifest.fixed_per_node} learners",
             hint="set learners_per_node: 1; a learner then has a node's CPUs and GPUs",
         )
     if start == "own" and manifest.learners > 1:

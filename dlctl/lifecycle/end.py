@@ -213,9 +213,9 @@ def delete_all(session: Session, records: Sequence[Record], store: RecordStore) 
                 hint=f"dlctl cancel {record.training_id}",
             )
         elif end.exit_code or end.text.startswith("stays "):
-            said = end.error_text.strip()[-300:] or end.text.partition(f"{record.training_id} ")[2]
+            why = end.error_text.strip()[-300:] or end.text.partition(f"{record.training_id} ")[2]
             found[record.training_id] = RemoteCommandError(
-                f"{session.transport.name}: {record.job_dir} could not be removed: {said}",
+                f"{session.transport.name}: {record.job_dir} could not be removed: {why}",
                 hint="check the permissions there; the record is kept",
             )
     store.remove(*(key for key, answer in found.items() if isinstance(answer, Record)))
@@ -245,8 +245,8 @@ def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
     except DlctlError as error:
         is_gone = False
         with contextlib.suppress(TransportError):
-            asked = f"[ -d {shlex.quote(record.job_dir)} ] || echo gone"
-            is_gone = not record.is_gone and transport.run(asked).text.strip() == "gone"
+            script = f"[ -d {shlex.quote(record.job_dir)} ] || echo gone"
+            is_gone = not record.is_gone and transport.run(script).text.strip() == "gone"
         if not is_gone:
             raise
         raise RecordError(

@@ -33,7 +33,7 @@ from dlctl.lifecycle.submit import (
     wait_for_room,
 )
 from dlctl.record import Record, RecordStore
-from dlctl.record.batches import Batch, Key, asked_before, begin, broken_off, finish, let_go
+from dlctl.record.batches import Batch, Key, begin, broken_off, earlier_request, finish, let_go
 from dlctl.request.left_out import not_sent, summary
 from dlctl.script_templates import render_script
 from dlctl.tell import SILENT, Tell
@@ -168,7 +168,7 @@ def submit_all(
         tell.note(_taken_up(batch))
         with _given_up(store, batch):
             return _go_on(session, Sent(store, batch), wanted, tell, look_over)
-    if key and (first := asked_before(store, key)):
+    if key and (first := earlier_request(store, key)):
         return Sent(store, first)
     if len(wanted) > 1:
         tags = [*tags, f"batch-{secrets.token_hex(3)}"]
@@ -246,10 +246,10 @@ def _send(
         for request in requests.values():
             bring(session, request.plan, tell.note)
     with tell.counting("submitting", len(numbers)) as count:
-        told = ask_all(session, [request.plan for request in requests.values()], known, sent.store,
-                       size_bytes=max(each.code.size_bytes for each in requests.values()),
-                       on_answer=count)  # fmt: skip
-    sent.answers = dict(zip(numbers, told, strict=True))
+        answers = ask_all(session, [each.plan for each in requests.values()], known, sent.store,
+                          size_bytes=max(each.code.size_bytes for each in requests.values()),
+                          on_answer=count)  # fmt: skip
+    sent.answers = dict(zip(numbers, answers, strict=True))
 
 
 _WRITE_EVERY_S = 0.3
@@ -282,8 +282,8 @@ class _Together(RecordStore):
         self._waiting: list[Record] = []
         self._written_s = time.monotonic()
 
-    def update(self, *records: Record, asked: bool = False) -> None:
-        assert not asked, "a submission changes no overrides"
+    def update(self, *records: Record, new_overrides: bool = False) -> None:
+        assert not new_overrides, "a submission changes no overrides"
         self._waiting += records
         if time.monotonic() - self._written_s > _WRITE_EVERY_S:
             self.write()
@@ -354,11 +354,11 @@ def _ask_all(
     except TransportError as error:
         return [answer_lost(record, error, store) if n not in found else found[n]
                 for n, record in enumerate(records)]  # fmt: skip
-    return [found[n] if n in found else _not_asked(session, end, refused, record, store)
+    return [found[n] if n in found else _not_reached(session, end, refused, record, store)
             for n, record in enumerate(records)]  # fmt: skip
 
 
-def _not_asked(
+def _not_reached(
     session: Session, end: Completed, refused: Answer | None, record: Record, store: RecordStore
 ) -> Answer:  # fmt: skip
     """Note that the script ended before it came to a training."""
@@ -367,5 +367,5 @@ def _not_asked(
         return refused
     if refused is not None:
         return wait_for_room(record, store)
-    said = end.last_error_line or f"exit code {end.exit_code}"
-    return RemoteCommandError(f"{session.transport.name}: {said}")
+    problem = end.last_error_line or f"exit code {end.exit_code}"
+    return RemoteCommandError(f"{session.transport.name}: {problem}")

@@ -47,7 +47,7 @@ def tell(session: Session, records: Sequence[Record]) -> list[Record]:
     looked = [each for each in records if each.notice_tries]
     if not looked:
         return []
-    told = []
+    noted = []
     with contextlib.suppress(DlctlError):
         of_each = {each.training_id: _paths(session, each) for each in looked}
         files = read_texts(session.transport, [path for each in of_each.values() for path in each])
@@ -58,8 +58,8 @@ def tell(session: Session, records: Sequence[Record]) -> list[Record]:
             with contextlib.suppress(DlctlError, contract.ContractError):
                 mine = [files[path] for path in of_each[record.training_id]]
                 tries = _tell(session, record, mine, until)
-                told.append(replace(record, notice_tries=tries))
-    return told
+                noted.append(replace(record, notice_tries=tries))
+    return noted
 
 
 def _paths(session: Session, record: Record) -> list[str]:
@@ -112,8 +112,8 @@ def _tell(session: Session, record: Record, files: list[bytes | None], until: fl
 
 def _without_verdict(record: Record) -> Verdict:
     """Return a verdict on an attempt that left none; its nodes may be gone."""
-    asked = record.state if record.state is not State.HALTED else State.CANCELLED
-    return Verdict(record.attempt, record.job_id, asked, record.reason, record.hint)
+    state = record.state if record.state is not State.HALTED else State.CANCELLED
+    return Verdict(record.attempt, record.job_id, state, record.reason, record.hint)
 
 
 def _claim(

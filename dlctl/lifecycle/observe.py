@@ -72,22 +72,22 @@ class Observation:
         return self.job if is_requeued and self.job and not self.job.state.final else None
 
 
-def is_due(record: Record, seen: Observation) -> bool:
+def is_due(record: Record, observation: Observation) -> bool:
     """Return whether the login side has to see to the next attempt: nobody else does."""
-    if seen.next_begun or seen.cancel_asked or seen.halt_asked or not seen.exists:
+    if observation.next_begun or observation.cancel_asked or observation.halt_asked:
         return False
-    if seen.awaited is not None:
+    if not observation.exists or observation.awaited is not None:
         return False
-    if seen.verdict and seen.verdict.action is None:  # of a node that outlived the supervisor's
-        return seen.continues and seen.verdict.state in (State.FAILED, State.HALTED)
-    action = seen.verdict.action if seen.verdict else None
-    if action is not None:
+    verdict = observation.verdict
+    if verdict and verdict.action is None:  # of a node that outlived the supervisor's
+        return observation.continues and verdict.state in (State.FAILED, State.HALTED)
+    if verdict and (action := verdict.action):
         patience_s = 0.0 if action.starter == contract.StarterKind.CLIENT else PATIENCE_S
-        return action.goes_on and seen.now >= action.not_before + patience_s
+        return action.goes_on and observation.now >= action.not_before + patience_s
     # A job that ended without a word: its supervisor was killed, or its first node was lost.
     return (
-        seen.verdict is None and record.state in (State.FAILED, State.HALTED)
-        and bool(seen.claim) and seen.continues
+        verdict is None and record.state in (State.FAILED, State.HALTED)
+        and bool(observation.claim) and observation.continues
     )  # fmt: skip
 
 
@@ -195,8 +195,8 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
 
 def _epochs(plan: bytes | None) -> int:
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        asked = json.loads(plan or b"")
-        return int(asked["training"]["epochs"]) if asked["framework"]["job"] else 0
+        fields = json.loads(plan or b"")
+        return int(fields["training"]["epochs"]) if fields["framework"]["job"] else 0
     return 0
 
 
@@ -206,172 +206,175 @@ def _continues(plan: bytes | None) -> bool:
     return False
 
 
-def derive(record: Record, seen: Observation, wall_s: float) -> Record:
+def derive(record: Record, observation: Observation, wall_s: float) -> Record:
     """Return the record as it is known now.
 
     Args:
         wall_s: this machine's clock, for `seen_at` and `stale_since`.
     """
-    job_id = (seen.job and seen.job.job_id) or seen.claim or record.job_id
-    known = replace(_progress(record, seen, _skew_s(seen, wall_s)), job_id=job_id)
-    known = _state(known, seen, wall_s)
-    if known.state.final and not known.ended_at and seen.supervisor:
-        known = replace(known, ended_at=seen.supervisor.heartbeat_at)
+    job_id = (observation.job and observation.job.job_id) or observation.claim or record.job_id
+    known = replace(_progress(record, observation, _skew_s(observation, wall_s)), job_id=job_id)
+    known = _state(known, observation, wall_s)
+    if known.state.final and not known.ended_at and observation.supervisor:
+        known = replace(known, ended_at=observation.supervisor.heartbeat_at)
     return known
 
 
-def _skew_s(seen: Observation, wall_s: float) -> float:
+def _skew_s(observation: Observation, wall_s: float) -> float:
     """Return how much this machine's clock is ahead of the site's, if that is much."""
-    skew_s = wall_s - seen.now
+    skew_s = wall_s - observation.now
     return skew_s if abs(skew_s) > FRESH_S else 0.0
 
 
-def _ends_at(record: Record, told: Status, skew_s: float) -> float:
+def _ends_at(record: Record, status: Status, skew_s: float) -> float:
     """Return when a learner will be done that goes on like this, from its beginning."""
-    ran_s, done = told.heartbeat_at - told.started_at, told.done or 0.0
+    ran_s, done = status.heartbeat_at - status.started_at, status.done or 0.0
     if record.attempt != 1 or ran_s <= 0 or not 0 < done < 1:
         return 0.0
-    return told.heartbeat_at + ran_s * (1 - done) / done + skew_s
+    return status.heartbeat_at + ran_s * (1 - done) / done + skew_s
 
 
-def _progress(record: Record, seen: Observation, skew_s: float) -> Record:
+def _progress(record: Record, observation: Observation, skew_s: float) -> Record:
     """Return the record with how far learner 0 has come; what is not known now stays as it was."""
-    if not seen.exists:
+    if not observation.exists:
         return record
+    verdict, supervisor = observation.verdict, observation.supervisor
     record = replace(
-        record, epochs=seen.epochs, goes_on=seen.goes_on,
-        ended_at=seen.verdict.finished_at if seen.verdict else 0.0,
-        started_at=seen.supervisor.started_at if seen.supervisor else 0.0,
-        moved=None if seen.verdict or not seen.supervisor else seen.supervisor.done,
-        made=seen.verdict.made if seen.verdict and seen.verdict.made
+        record, epochs=observation.epochs, goes_on=observation.goes_on,
+        ended_at=verdict.finished_at if verdict else 0.0,
+        started_at=supervisor.started_at if supervisor else 0.0,
+        moved=None if verdict or not supervisor else supervisor.done,
+        made=verdict.made if verdict and verdict.made
         else record.made if record.state.final else None,
     )  # fmt: skip
-    if told := seen.learner:
+    if status := observation.learner:
         record = replace(
-            record, loss=told.metrics.get(LOSS, record.loss),
-            epoch=record.epoch if told.epoch is None else told.epoch,
-            step=record.step if told.step is None else told.step,
-            done=record.done if told.done is None else told.done,
-            ends_at=_ends_at(record, told, skew_s),
+            record, loss=status.metrics.get(LOSS, record.loss),
+            epoch=record.epoch if status.epoch is None else status.epoch,
+            step=record.step if status.step is None else status.step,
+            done=record.done if status.done is None else status.done,
+            ends_at=_ends_at(record, status, skew_s),
         )  # fmt: skip
     return record
 
 
-def _state(known: Record, seen: Observation, wall_s: float) -> Record:
+def _state(known: Record, observation: Observation, wall_s: float) -> Record:
     was_sent = known.job_id or known.attempt > 1
-    if not seen.exists and was_sent and not (seen.job and not seen.job.state.final):
-        return _gone(known, seen, wall_s)
-    if seen.verdict and seen.verdict.action and seen.verdict.action.goes_on:
-        return _between(known, seen, seen.verdict, wall_s)
-    if seen.verdict:
-        return _told(known, wall_s, seen.verdict.state, _why(seen.verdict), seen.verdict.hint)
-    if not seen.queue_answered:
-        return _without_queue(known, seen, wall_s)
-    if seen.job and not seen.job.state.final:
-        return _in_queue(known, seen, seen.job, wall_s)
-    if _heartbeat_age_s(seen) < FRESH_S and not (seen.job and _age_is_settled(seen)):
-        return _running(known, seen, wall_s)
-    ended = seen.job or seen.history
+    job, verdict = observation.job, observation.verdict
+    if not observation.exists and was_sent and not (job and not job.state.final):
+        return _gone(known, observation, wall_s)
+    if verdict and verdict.action and verdict.action.goes_on:
+        return _between(known, observation, verdict, wall_s)
+    if verdict:
+        return _in_state(known, wall_s, verdict.state, _why(verdict), verdict.hint)
+    if not observation.queue_answered:
+        return _without_queue(known, observation, wall_s)
+    if job and not job.state.final:
+        return _in_queue(known, observation, job, wall_s)
+    if _heartbeat_age_s(observation) < FRESH_S and not (job and _age_is_settled(observation)):
+        return _running(known, observation, wall_s)
+    ended = job or observation.history
     if ended and ended.state.final:
-        return _ended(known, seen, ended, wall_s)
+        return _ended(known, observation, ended, wall_s)
     if ended and ended.state is JobState.UNKNOWN:
         return _unknown_word(known, ended, wall_s)
-    return _nowhere(known, seen, wall_s)
+    return _nowhere(known, observation, wall_s)
 
 
-def _told(record: Record, wall_s: float, state: State, reason: str, hint: str = "") -> Record:
+def _in_state(record: Record, wall_s: float, state: State, reason: str, hint: str = "") -> Record:
     starts_at = record.starts_at if state is State.PENDING else 0.0
     return replace(record, state=state, reason=reason, hint=hint, seen_at=wall_s, stale_since=None,
                    starts_at=starts_at)  # fmt: skip
 
 
-def _between(record: Record, seen: Observation, verdict: Verdict, wall_s: float) -> Record:
+def _between(record: Record, observation: Observation, verdict: Verdict, wall_s: float) -> Record:
     """Report an attempt that has ended and that another one will follow."""
     action = verdict.action
-    if action is None or seen.cancel_asked or seen.halt_asked:
-        state = State.CANCELLED if seen.cancel_asked else State.HALTED
+    if action is None or observation.cancel_asked or observation.halt_asked:
+        state = State.CANCELLED if observation.cancel_asked else State.HALTED
         why = f"{state.lower()} after attempt {verdict.attempt}: {_why(verdict)}"
-        return _told(record, wall_s, state, why, f"dlctl resume {record.training_id}")
-    wait_s = action.not_before - seen.now
+        return _in_state(record, wall_s, state, why, f"dlctl resume {record.training_id}")
+    wait_s = action.not_before - observation.now
     when = f" in {wait_s:.0f} s" if wait_s >= 1 else ""
     ended = f"attempt {verdict.attempt} ended: {_why(verdict)}"
-    if (waits := seen.awaited) is not None:
+    if (waits := observation.awaited) is not None:
         when = f" in job {waits.job_id}"
         if waits.reason:
             when += f", which waits in the queue: {why_it_waits(waits.reason).sentence}"
-    return _told(
+    return _in_state(
         record, wall_s, State.QUEUED,
         f"attempt {action.attempt} starts{when} ({action.why}); {ended}",
     )  # fmt: skip
 
 
-def _gone(record: Record, seen: Observation, wall_s: float) -> Record:
+def _gone(record: Record, observation: Observation, wall_s: float) -> Record:
     """Report that somebody removed the job directory; files left in it prove nothing."""
-    if not seen.queue_answered:
-        return _without_queue(record, seen, wall_s)
+    if not observation.queue_answered:
+        return _without_queue(record, observation, wall_s)
     hint = f"`dlctl fetch results {record.training_id}` brings results that may still be there"
     if record.state.final and record.state is not State.HALTED:  # how it ended stays true
         reason = record.reason.removesuffix(GONE).rstrip("; .")
-        return _told(record, wall_s, record.state, f"{reason}; {GONE}".lstrip("; "), hint)
-    return _told(record, wall_s, State.FAILED, GONE, hint)
+        return _in_state(record, wall_s, record.state, f"{reason}; {GONE}".lstrip("; "), hint)
+    return _in_state(record, wall_s, State.FAILED, GONE, hint)
 
 
 def _why(verdict: Verdict) -> str:
-    evidence, told = verdict.evidence, verdict.reason.lower()
+    evidence = verdict.evidence
     if not evidence or evidence.role not in ("learner", "server"):
         return verdict.reason
     name = f"{evidence.role} {evidence.rank}"
-    named = re.search(rf"\b{name}\b", told)
+    named = re.search(rf"\b{name}\b", verdict.reason.lower())
     # A learner that never began has no host.
     where = f" on {evidence.host}" if evidence.host else ""
     return verdict.reason if named else f"{verdict.reason} ({name}{where})"
 
 
-def _heartbeat_age_s(seen: Observation) -> float:
-    return seen.now - seen.supervisor.heartbeat_at if seen.supervisor else float("inf")
+def _heartbeat_age_s(observation: Observation) -> float:
+    supervisor = observation.supervisor
+    return observation.now - supervisor.heartbeat_at if supervisor else float("inf")
 
 
-def _age_is_settled(seen: Observation) -> bool:
+def _age_is_settled(observation: Observation) -> bool:
     """Return whether the heartbeat has stopped long enough to believe that the job has ended."""
-    interval = seen.supervisor.heartbeat_interval_s if seen.supervisor else 0.0
-    return _heartbeat_age_s(seen) > interval + _LATE_S
+    interval = observation.supervisor.heartbeat_interval_s if observation.supervisor else 0.0
+    return _heartbeat_age_s(observation) > interval + _LATE_S
 
 
-def is_alive(seen: Observation) -> bool:
+def is_alive(observation: Observation) -> bool:
     """Return whether the supervisor's heartbeat is on time, and tells of no end."""
-    told = seen.supervisor
-    return told is not None and not told.state.final and not _age_is_settled(seen)
+    status = observation.supervisor
+    return status is not None and not status.state.final and not _age_is_settled(observation)
 
 
-def _without_queue(record: Record, seen: Observation, wall_s: float) -> Record:
-    if _heartbeat_age_s(seen) < FRESH_S:
-        return _running(record, seen, wall_s)
-    why = f"the scheduler does not answer: {seen.queue_problem}"
+def _without_queue(record: Record, observation: Observation, wall_s: float) -> Record:
+    if _heartbeat_age_s(observation) < FRESH_S:
+        return _running(record, observation, wall_s)
+    why = f"the scheduler does not answer: {observation.queue_problem}"
     return replace(
         record, reason=record.reason if record.state.final else why,
         stale_since=record.stale_since or wall_s,
     )  # fmt: skip
 
 
-def _in_queue(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+def _in_queue(record: Record, observation: Observation, job: Job, wall_s: float) -> Record:
     if job.state is JobState.PENDING:
-        return _waiting(record, seen, job, wall_s)
+        return _waiting(record, observation, job, wall_s)
     if job.state is JobState.UNKNOWN:
         return _unknown_word(record, job, wall_s)
-    return _running(record, seen, wall_s, suspended=job.state is JobState.SUSPENDED)
+    return _running(record, observation, wall_s, suspended=job.state is JobState.SUSPENDED)
 
 
-def _waiting(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+def _waiting(record: Record, observation: Observation, job: Job, wall_s: float) -> Record:
     """Report a job in the queue: why it waits, what to do, and when it is expected to start."""
-    starts_at = job.starts_at if job.starts_at > seen.now else 0.0
-    record = replace(record, starts_at=starts_at and starts_at + _skew_s(seen, wall_s))
+    starts_at = job.starts_at if job.starts_at > observation.now else 0.0
+    record = replace(record, starts_at=starts_at and starts_at + _skew_s(observation, wall_s))
     if job.reason in ("", "None"):
-        return _told(record, wall_s, State.PENDING, WAITING)
+        return _in_state(record, wall_s, State.PENDING, WAITING)
     why = why_it_waits(job.reason)
     todo = why.todo.format(id=record.training_id, job=job.job_id)
-    if job.reason == "PartitionTimeLimit" and seen.longest_s:
-        todo = todo.replace("LESS", format_duration(seen.longest_s))
-    return _told(record, wall_s, State.PENDING, f"{WAITING}: {why.sentence}", todo)
+    if job.reason == "PartitionTimeLimit" and observation.longest_s:
+        todo = todo.replace("LESS", format_duration(observation.longest_s))
+    return _in_state(record, wall_s, State.PENDING, f"{WAITING}: {why.sentence}", todo)
 
 
 def _unknown_word(record: Record, job: Job, wall_s: float) -> Record:
@@ -379,14 +382,16 @@ def _unknown_word(record: Record, job: Job, wall_s: float) -> Record:
     return replace(record, reason=reason, seen_at=wall_s, stale_since=None)
 
 
-def _running(record: Record, seen: Observation, wall_s: float, suspended: bool = False) -> Record:
-    status = seen.supervisor
-    if not seen.exists:
-        return _told(record, wall_s, record.state, f"{GONE}, so the job is ending")
+def _running(
+    record: Record, observation: Observation, wall_s: float, suspended: bool = False
+) -> Record:
+    status = observation.supervisor
+    if not observation.exists:
+        return _in_state(record, wall_s, record.state, f"{GONE}, so the job is ending")
     if status is None:
-        reason = "is being cancelled" if seen.cancel_asked else "the job has started"
-        return _told(record, wall_s, State.DEPLOYING, reason)
-    age_s = _heartbeat_age_s(seen)
+        reason = "is being cancelled" if observation.cancel_asked else "the job has started"
+        return _in_state(record, wall_s, State.DEPLOYING, reason)
+    age_s = _heartbeat_age_s(observation)
     state, reason, hint = status.state, status.reason, ""
     if state.final:  # only the verdict tells whether another attempt follows
         state = State.DEPLOYING if record.state in (State.QUEUED, State.PENDING) else record.state
@@ -398,18 +403,18 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
         # With --no-kill a job stays in the queue without its script when its first node is lost.
         if age_s > LOST_S:
             hint = f"dlctl cancel {record.training_id}; dlctl resume {record.training_id}"
-    elif seen.job and seen.job.state.final:
+    elif observation.job and observation.job.state.final:
         settled_s = status.heartbeat_interval_s + _LATE_S
         reason = (
             f"{JOB_HAS_ENDED}, and the supervisor's heartbeat is {age_s:.0f} s old; once that is "
             f"{settled_s:.0f} s, dlctl says how it ended"
         )
-    elif seen.cancel_asked:
+    elif observation.cancel_asked:
         reason = "is being cancelled"
-    elif seen.halt_asked:
+    elif observation.halt_asked:
         reason = "is being halted: saving a checkpoint"
         hint = f"Once it is HALTED, continue with: dlctl resume {record.training_id}"
-    return _told(record, wall_s, state, reason, hint)
+    return _in_state(record, wall_s, state, reason, hint)
 
 
 _NO_VERDICT = "the job ended without a verdict"
@@ -427,58 +432,64 @@ def _see_output(record: Record) -> str:
     return f"`{logs}` shows what it printed; `{resume}` continues {NEWEST}"
 
 
-def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+def _ended(record: Record, observation: Observation, job: Job, wall_s: float) -> Record:
     go_on = f"continue {NEWEST}: dlctl resume {record.training_id}"
-    if asked := _as_asked(record, seen, wall_s):
+    if end := _requested_end(record, observation, wall_s):
         known = _ENDINGS.get(job.state, "")
-        if asked.state is State.HALTED and seen.claim and known not in ("", _NO_VERDICT):
-            return replace(asked, reason=f"{asked.reason}: {known}")
-        return asked
+        if end.state is State.HALTED and observation.claim and known not in ("", _NO_VERDICT):
+            return replace(end, reason=f"{end.reason}: {known}")
+        return end
     if job.state is JobState.CANCELLED:
         why = "cancelled, but not by this dlctl"
-        return _told(record, wall_s, State.CANCELLED, why, go_on if seen.claim else "")
+        return _in_state(record, wall_s, State.CANCELLED, why, go_on if observation.claim else "")
     if job.state is JobState.PREEMPTED:
         why = "the job was preempted before all was saved"
-        return _told(record, wall_s, State.HALTED, why, go_on)
+        return _in_state(record, wall_s, State.HALTED, why, go_on)
     detail = f" ({job.word}{', exit code ' + job.exit_code if job.exit_code else ''})"
-    return _told(record, wall_s, State.FAILED, _ENDINGS[job.state] + detail, _see_output(record))
+    return _in_state(
+        record, wall_s, State.FAILED, _ENDINGS[job.state] + detail, _see_output(record)
+    )
 
 
-def _as_asked(record: Record, seen: Observation, wall_s: float) -> Record | None:
+def _requested_end(record: Record, observation: Observation, wall_s: float) -> Record | None:
     """Return the end that the user requested, for a job that ended without a verdict."""
-    if seen.cancel_asked:
-        before = "" if seen.begun or seen.claim else " before it was submitted"
-        return _told(record, wall_s, State.CANCELLED, f"cancelled{before}")
-    if not seen.halt_asked:
+    if observation.cancel_asked:
+        before = "" if observation.begun or observation.claim else " before it was submitted"
+        return _in_state(record, wall_s, State.CANCELLED, f"cancelled{before}")
+    if not observation.halt_asked:
         return None
-    why = "halted: the job ended before it could save" if seen.claim else "halted before it started"
-    return _told(record, wall_s, State.HALTED, why, f"dlctl resume {record.training_id}")
+    why = "halted before it started"
+    if observation.claim:
+        why = "halted: the job ended before it could save"
+    return _in_state(record, wall_s, State.HALTED, why, f"dlctl resume {record.training_id}")
 
 
-def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
+def _nowhere(record: Record, observation: Observation, wall_s: float) -> Record:
     """Judge a job without verdict or heartbeat that the scheduler does not know."""
-    if (seen.fenced or not seen.begun) and (asked := _as_asked(record, seen, wall_s)):
-        return asked
-    if not seen.exists and not record.job_id:
-        return _told(record, wall_s, State.QUEUED, _NOTHING_SENT,
-                     f"dlctl resume {record.training_id}")  # fmt: skip
-    if not seen.begun and not seen.claim:
+    end = _requested_end(record, observation, wall_s)
+    if end and (observation.fenced or not observation.begun):
+        return end
+    if not observation.exists and not record.job_id:
+        return _in_state(record, wall_s, State.QUEUED, _NOTHING_SENT,
+                         f"dlctl resume {record.training_id}")  # fmt: skip
+    if not observation.begun and not observation.claim:
         if record.state is State.FAILED:  # it was refused before the scheduler was asked
-            return _told(record, wall_s, record.state, record.reason, record.hint)
+            return _in_state(record, wall_s, record.state, record.reason, record.hint)
         why = "the submission was interrupted before the scheduler was asked"
         if record.reason.startswith(INTERRUPTED) and record.reason != _NOTHING_SENT:
             why = record.reason
-        return _told(record, wall_s, State.QUEUED, why, f"dlctl resume {record.training_id}")
-    if not record.job_id and not seen.claim:
-        return _told(record, wall_s, State.QUEUED,
-                     "the scheduler's answer was lost, and no job of this name is known so far; "
-                     "dlctl does not submit it again by itself",
-                     f"`dlctl resume {record.training_id}` looks again and submits it if needed",
-                     )  # fmt: skip
-    if asked := _as_asked(record, seen, wall_s):
-        return asked
+        return _in_state(record, wall_s, State.QUEUED, why, f"dlctl resume {record.training_id}")
+    if not record.job_id and not observation.claim:
+        return _in_state(
+            record, wall_s, State.QUEUED,
+            "the scheduler's answer was lost, and no job of this name is known so far; "
+            "dlctl does not submit it again by itself",
+            f"`dlctl resume {record.training_id}` looks again and submits it if needed",
+        )  # fmt: skip
+    if end:
+        return end
     known_since = max(record.seen_at, unix_seconds(record.created_at) or 0.0)
-    if seen.supervisor is None and wall_s - known_since < SETTLE_S:
+    if observation.supervisor is None and wall_s - known_since < SETTLE_S:
         return record  # just submitted: the queue may not list it yet
     why = f"job {record.job_id} left the queue without a verdict"
-    return _told(record, wall_s, State.FAILED, why, _see_output(record))
+    return _in_state(record, wall_s, State.FAILED, why, _see_output(record))

@@ -36,15 +36,15 @@ class Ordered:
     def __str__(self) -> str:
         """Return it in a few words."""
         if self.answer is None:
-            return f"{self._asked} (not yet)"
+            return f"{self._order_in_words} (not yet)"
         if self.answer.problem:
-            return f"{self._asked} (refused: {self.answer.problem})"
-        return f"{self._asked} {'since' if self.values else 'at'} step {self.answer.step}"
+            return f"{self._order_in_words} (refused: {self.answer.problem})"
+        return f"{self._order_in_words} {'since' if self.values else 'at'} step {self.answer.step}"
 
     @property
     def sentence(self) -> str:
         """Return what became of it."""
-        what, answer = f"{self.training_id}: {self._asked}", self.answer
+        what, answer = f"{self.training_id}: {self._order_in_words}", self.answer
         if answer is None:
             when = "at its next step" if self.state is State.TRAINING else "once it trains"
             if self.state.final:
@@ -55,9 +55,9 @@ class Ordered:
         return f"{what} {'since' if self.values else 'of'} step {answer.step}"
 
     @property
-    def _asked(self) -> str:
-        asked = ", ".join(f"{name}={value:g}" for name, value in self.values.items())
-        return asked or "a checkpoint"
+    def _order_in_words(self) -> str:
+        words = ", ".join(f"{name}={value:g}" for name, value in self.values.items())
+        return words or "a checkpoint"
 
 
 def given_orders(session: Session, record: Record) -> list[Ordered]:
@@ -77,8 +77,8 @@ done
     for number, name in sorted(names.items()):
         with contextlib.suppress(contract.ContractError):
             order = contract.from_json(Order, contents[name])
-            told = contents.get(f"order-{number}.done.json")
-            answer = None if told is None else contract.from_json(OrderAnswer, told)
+            done = contents.get(f"order-{number}.done.json")
+            answer = None if done is None else contract.from_json(OrderAnswer, done)
             found.append(
                 Ordered(record.training_id, number, record.state, order.values, order.save, answer)
             )

@@ -61,7 +61,7 @@ def run_module(
     lines.finish()
     found = _find(end.text, mark)
     if found is None:
-        raise _unanswered(session.transport, module, end.exit_code, end.text, lines.told, on_node)
+        raise _unanswered(session.transport, module, end.exit_code, end.text, lines.newest, on_node)
     if "fault" in found:
         raise ResultsError(str(found["fault"]), hint=str(found.get("hint", "")))
     return found.get("value")
@@ -90,7 +90,7 @@ class _Lines:
     def __init__(self, on_line: Callable[[str], None] | None) -> None:
         self._on_line = on_line
         self._rest = b""
-        self.told: list[str] = []
+        self.newest: list[str] = []
 
     def add(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -103,7 +103,7 @@ class _Lines:
 
     def _tell(self, line: str) -> None:
         if line.strip():
-            self.told = [*self.told[-19:], line.strip()]
+            self.newest = [*self.newest[-19:], line.strip()]
             if self._on_line is not None:
                 self._on_line(line)
 
@@ -122,19 +122,19 @@ def _find(text: str, mark: str) -> dict[str, Any] | None:
 
 
 def _unanswered(
-    transport: Transport, module: str, exit_code: int, text: str, told: list[str], on_node: bool
+    transport: Transport, module: str, exit_code: int, text: str, newest: list[str], on_node: bool
 ) -> RemoteCommandError:
     words = {kind: rest for kind, _, rest in (line.partition(" ") for line in lines_of(text))}
     if why := words.get("dlctl-failed"):
         hint = words.get("dlctl-hint", "")
         return RemoteCommandError(f"{transport.name}: {why}", hint=hint)
-    said = told[-1] if told else "it printed nothing"
+    last = newest[-1] if newest else "it printed nothing"
     if on_node:
         hint = "check the training's partition and account (`dlctl show`), then try again"
     else:
         hint = "check the site's Python (`dlctl doctor`); if it only works on compute nodes, add --on-node"  # noqa: E501
     return RemoteCommandError(
         f"{transport.name}: python -m {module} ended with exit code {exit_code} and no answer: "
-        f"{said[:300]}",
+        f"{last[:300]}",
         hint=hint,
     )

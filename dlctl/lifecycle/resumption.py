@@ -65,8 +65,8 @@ def resume(
     """
     has_folder = record.attempt > 1 or record.job_id  # else it may not be at the site yet
     with unless_deleted(session.transport, record) if has_folder else contextlib.nullcontext():
-        asked = overrides or Overrides()
-        known = _resume(session, record, store, rebuild, asked, new_code, on_line)
+        changes = overrides or Overrides()
+        known = _resume(session, record, store, rebuild, changes, new_code, on_line)
         if has_folder and known.is_gone:  # seen by the look at what became of it
             raise RecordError(known.reason, hint=known.hint)
     return known
@@ -74,27 +74,27 @@ def resume(
 
 def _resume(
     session: Session, record: Record, store: RecordStore, rebuild: Callable[[Record], Request],
-    asked: Overrides, new_code: bool, on_line: OnLine,
+    changes: Overrides, new_code: bool, on_line: OnLine,
 ) -> Record:  # fmt: skip
     record = _resumable(session, record, store)
     used_up: bool = False
     code: list[Tree] | None = None
     # A rebuilt request has the overrides of all resumptions so far.
-    as_asked = remember(record, merged(pending(record, 0), asked))
+    with_changes = remember(record, merged(pending(record, 0), changes))
     if _never_arrived(session, record):
-        request = rebuild(as_asked)
-        store.update(record := as_asked, asked=True)  # in case sending fails
+        request = rebuild(with_changes)
+        store.update(record := with_changes, new_overrides=True)  # in case sending fails
         send(session, request.plan.root, lacking(session, [request]))
         files = attempts.of_request(request)
     else:
-        files, asked, renewed = _files_for(
-            session, record, asked, lambda: rebuild(as_asked), new_code, on_line
+        files, changes, renewed = _files_for(
+            session, record, changes, lambda: rebuild(with_changes), new_code, on_line
         )
         new_code = renewed is not None
         code = lacking_code(session, renewed) if renewed else None
         renew_credentials(session, files.plan, files.manifest, Path(record.folder))
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
-    wants_changes = new_code or asked != Overrides()
+    wants_changes = new_code or changes != Overrides()
     make_environment(session, files.plan, on_line)
     bring(session, files.plan, on_line)
     if used_up or _was_begun(session, record):
@@ -105,7 +105,7 @@ def _resume(
         record = replace(record, attempt=record.attempt + 1)
     record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
-    store.update(record := remember(record, asked, new_code=new_code), asked=True)
+    store.update(record := remember(record, changes, new_code=new_code), new_overrides=True)
     with unless_deleted(session.transport, record):
         if record.attempt == 1:
             send(session, files.plan.root, lacking_runtime(session, files.plan))
@@ -180,7 +180,7 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
 
 
 def _files_for(
-    session: Session, record: Record, asked: Overrides, rebuild: Callable[[], Request],
+    session: Session, record: Record, changes: Overrides, rebuild: Callable[[], Request],
     new_code: bool, on_line: OnLine,
 ) -> tuple[AttemptFiles, Overrides, Request | None]:  # fmt: skip
     """Return the next attempt's files, and all its changes to the previous attempt.
@@ -194,8 +194,8 @@ def _files_for(
         if not new_code:
             raise
         request = rebuild()
-        return attempts.of_request(request), asked, request  # the site has lost the files
-    asked = merged(pending(record, before.attempt), asked)
+        return attempts.of_request(request), changes, request  # the site has lost the files
+    changes = merged(pending(record, before.attempt), changes)
     if not new_code and is_code_pending(record, before.attempt):
         new_code = True
         on_line("`dlctl resume --code` was interrupted before: sends your folder as it is now")
@@ -209,11 +209,11 @@ def _files_for(
                 f"{request.manifest_path.name} differs from the one that was submitted: resume "
                 "takes only its requirements; `dlctl submit` trains with all of it"
             )
-        again = attempts.decide_again(before, asked, session.site)
-        return attempts.with_code(again, request, _sent_index(session, record)), asked, request
-    if asked == Overrides() and runs_as_sent(session, before.plan):
-        return before, asked, None
-    return attempts.decide_again(before, asked, session.site), asked, None
+        again = attempts.decide_again(before, changes, session.site)
+        return attempts.with_code(again, request, _sent_index(session, record)), changes, request
+    if changes == Overrides() and runs_as_sent(session, before.plan):
+        return before, changes, None
+    return attempts.decide_again(before, changes, session.site), changes, None
 
 
 def _sent_index(session: Session, record: Record) -> bytes | None:

@@ -140,11 +140,11 @@ def _run(
     session: Session, plan: contract.Plan, verb: str, attempt: int, on_line: OnLine
 ) -> list[str]:
     send(session, plan.root, lacking_runtime(session, plan))
-    told = run_module(
+    lines = run_module(
         session, plan, "learner.supervisor.site_data", [verb, plan.job_dir, str(attempt)],
         timeout_s=MOVE_TIMEOUT_S, on_line=on_line,
     )  # fmt: skip
-    return [str(line) for line in told]
+    return [str(line) for line in lines]
 
 
 def _load_through_here(
@@ -208,8 +208,8 @@ def _save_through_here(
                        "JOB_DIR": folder}  # fmt: skip
                 more = {"TRAINING_ID": plan.training_id, "TRAINING_STATE": found["state"],
                         "DLCTL_ATTEMPT": str(attempt)}  # fmt: skip
-                told = _run_here(session, store, "save", Path(folder), own, more, on_line)
-                done.append(f"{store.id}: {store.training_results}: {told}")
+                sentence = _run_here(session, store, "save", Path(folder), own, more, on_line)
+                done.append(f"{store.id}: {store.training_results}: {sentence}")
     return done
 
 
@@ -233,8 +233,8 @@ def _run_here(
         finally:
             end_child(process)
     if code != 0:
-        said, hint = last_sentence((folder / "log").read_text(errors="replace"))
-        raise ResultsError(said, hint=hint)
+        problem, hint = last_sentence((folder / "log").read_text(errors="replace"))
+        raise ResultsError(problem, hint=hint)
     return progress.read_text().strip()
 
 
@@ -254,7 +254,7 @@ def _waited(process: subprocess.Popen[bytes]) -> int | None:
 
 def _secrets(session: Session, store: contract.DataStore) -> dict[str, str]:
     """Return the credentials of a store, which lie at the site in files of the user's."""
-    paths = {key: told.removeprefix("file:") for key, told in store.secrets.items()}
+    paths = {key: reference.removeprefix("file:") for key, reference in store.secrets.items()}
     found = read_files(session.transport, list(paths.values())) if paths else {}
     values = {}
     for key, path in paths.items():

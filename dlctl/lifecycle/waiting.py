@@ -68,22 +68,23 @@ def _line(path: str, job_dir: str, content: bytes | None) -> str:
     return "renew " + " ".join(shlex.quote(word) for word in (path, *folders))
 
 
-def is_proven(record: Record, seen: Observation) -> bool:
+def is_proven(record: Record, observation: Observation) -> bool:
     """Return whether the files alone tell the state: the job lives, or has ended for good."""
-    if not seen.exists or seen.next_begun:
+    if not observation.exists or observation.next_begun:
         return False
-    if seen.verdict is None:
-        return is_alive(seen)
-    action = seen.verdict.action
-    return not (action and action.goes_on) and not is_due(record, seen)
+    if observation.verdict is None:
+        return is_alive(observation)
+    action = observation.verdict.action
+    return not (action and action.goes_on) and not is_due(record, observation)
 
 
-def _shown(seen: Observation) -> object:
+def _shown(observation: Observation) -> object:
     """Return what the files show, without what changes while a job lives."""
     return (
-        seen.exists, seen.begun, seen.answer, seen.claim, seen.fenced, seen.next_begun,
-        seen.verdict, seen.cancel_asked, seen.halt_asked,
-        seen.supervisor.state if seen.supervisor else None,
+        observation.exists, observation.begun, observation.answer, observation.claim,
+        observation.fenced, observation.next_begun, observation.verdict,
+        observation.cancel_asked, observation.halt_asked,
+        observation.supervisor.state if observation.supervisor else None,
     )  # fmt: skip
 
 
@@ -128,21 +129,21 @@ class QueuePace:
         self._shown: dict[str, object] = {}
         """The evidence of each training's files when the queue was asked about it."""
 
-    def asks(self, records: Sequence[Record], seen: Mapping[str, Observation]) -> bool:
+    def asks(self, records: Sequence[Record], observations: Mapping[str, Observation]) -> bool:
         """Return whether the queue is to be asked now; the caller then does that."""
         shown = {
             record.training_id: _shown(look) for record in records
-            if not is_proven(record, look := seen[record.training_id])
+            if not is_proven(record, look := observations[record.training_id])
         }  # fmt: skip
         changed = {name for name, each in shown.items() if self._shown.get(name) != each}
-        asked = [r for r in records if r.training_id in shown
-                 and (not r.state.final or r.training_id in changed)]  # fmt: skip
+        open_records = [r for r in records if r.training_id in shown
+                        and (not r.state.final or r.training_id in changed)]  # fmt: skip
         if changed:
             self._pace.hurry()
-        if not asked or not self._pace.is_due():
+        if not open_records or not self._pace.is_due():
             return False
         self._shown |= shown
-        self._pace.slow_down(is_waiting=all(record.state in _WAITING for record in asked))
+        self._pace.slow_down(is_waiting=all(record.state in _WAITING for record in open_records))
         return True
 
     def renews(self) -> bool:

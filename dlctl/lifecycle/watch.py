@@ -58,13 +58,14 @@ def refresh(
     if not given:
         return []
     if pace is None or (proven := _look_at_files(session, given, pace)) is None:
-        known, seen = _look(session, given)
+        known, observations = _look(session, given)
     else:
-        known, seen = proven
-    due = [r for r in known if r.training_id in seen and is_due(r, seen[r.training_id])]
-    problems = {r.training_id: why for r in due if (why := _go_on(session, r, seen[r.training_id]))}
+        known, observations = proven
+    due = [(r, look) for r in known
+           if (look := observations.get(r.training_id)) and is_due(r, look)]  # fmt: skip
+    problems = {r.training_id: why for r, look in due if (why := _go_on(session, r, look))}
     if due:  # what follows may have begun
-        known, seen = _look(session, known)
+        known, observations = _look(session, known)
         known = [
             replace(record, reason=f"{record.reason} ({problems[record.training_id]})")
             if record.training_id in problems else record for record in known
@@ -72,11 +73,12 @@ def refresh(
     known = [notices.due(old, new) for old, new in zip(given, known, strict=True)]
     if changed := [new for old, new in zip(given, known, strict=True) if new != old]:
         store.update(*changed)
-        keep(store, [past for new in changed if (look := seen.get(new.training_id)) and look.verdict
+        looks = (observations.get(new.training_id) for new in changed)
+        keep(store, [past for look in looks if look and look.verdict
                      for past in look.verdict.pasts])  # fmt: skip
-    if told := {record.training_id: record for record in notices.tell(session, known)}:
-        store.update(*told.values())
-        known = [told.get(record.training_id, record) for record in known]
+    if notified := {record.training_id: record for record in notices.tell(session, known)}:
+        store.update(*notified.values())
+        known = [notified.get(record.training_id, record) for record in known]
     if pace is None or pace.renews():
         keep_files(session, known)
     return known
@@ -87,12 +89,12 @@ def _look_at_files(
 ) -> tuple[list[Record], dict[str, Observation]] | None:
     """Return what `_look` returns, where the files prove it; None if the queue is to be asked."""
     now, files = read_clock_and_texts(session.transport, _paths(given))
-    seen = {record.training_id: observe(record, files, now) for record in given}
-    if pace.asks(given, seen):
+    observations = {record.training_id: observe(record, files, now) for record in given}
+    if pace.asks(given, observations):
         return None
     proven = {
-        record.training_id: replace(seen[record.training_id], queue_answered=False)
-        for record in given if is_proven(record, seen[record.training_id])
+        record.training_id: replace(observations[record.training_id], queue_answered=False)
+        for record in given if is_proven(record, observations[record.training_id])
     }  # fmt: skip
     known = [
         with_made(session, _settle(session, record, proven[record.training_id]))
@@ -106,14 +108,14 @@ def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str
     # The queue comes before the files: a verdict precedes the job's end.
     end, files = read_texts_after(session.transport, queue_script(session), _paths(given))
     session.queue = queue = parse_queue(session, end.exit_code, end.text, end.error_text)
-    asked, files = _at_newest(session, given, files)
-    seen = _observations(session, asked, files, queue)
-    _add_history(session, asked, seen)
-    known = [_settle(session, record, seen[record.training_id]) for record in asked]
-    known = _explain(session, known, seen)
-    ran = [bool(seen[record.training_id].claim) for record in known]
+    records, files = _at_newest(session, given, files)
+    observations = _observations(session, records, files, queue)
+    _add_history(session, records, observations)
+    known = [_settle(session, record, observations[record.training_id]) for record in records]
+    known = _explain(session, known, observations)
+    ran = [bool(observations[record.training_id].claim) for record in known]
     return [with_made(session, each) if each_ran else each
-            for each, each_ran in zip(known, ran, strict=True)], seen  # fmt: skip
+            for each, each_ran in zip(known, ran, strict=True)], observations  # fmt: skip
 
 
 def _at_newest(
@@ -149,7 +151,7 @@ def _newest(session: Session, records: list[Record]) -> dict[str, Record]:
     return known
 
 
-def _go_on(session: Session, record: Record, seen: Observation) -> str:
+def _go_on(session: Session, record: Record, observation: Observation) -> str:
     """Judge an attempt that nobody else judges, and begin the next if one follows.
 
     The decision is the node side's alone (`learner.lifecycle`): the same program runs where the
@@ -157,7 +159,7 @@ def _go_on(session: Session, record: Record, seen: Observation) -> str:
 
     Returns why the site's login node could not do that; empty if it did.
     """
-    job = seen.history or seen.job
+    job = observation.history or observation.job
     word = job.state.value if job else ""
     try:
         plan = read_newest(session.transport, record).plan
@@ -224,11 +226,11 @@ def judge(
         files: What `paths_to_read` names.
         queue: What `parse_queue` returns.
     """
-    seen = _observations(session, records := list(records), files, queue)
-    known = [_settle(session, record, seen[record.training_id]) for record in records]
+    observations = _observations(session, records := list(records), files, queue)
+    known = [_settle(session, record, observations[record.training_id]) for record in records]
     return [
         replace(record, state=State.QUEUED, reason=_OPEN, hint=record.show_command)
-        if is_due(record, seen[record.training_id]) else record for record in known
+        if is_due(record, observations[record.training_id]) else record for record in known
     ]  # fmt: skip
 
 
@@ -239,24 +241,27 @@ def _observations(
     now, listed, problem = queue
     longest = {name: each.max_time_s for name, each in session.site.partitions.items()}
     jobs = JobsByName(listed)
-    seen = {}
+    observations = {}
     for record in records:
         look = observe(record, files, now)
         job = jobs.find(record, look)
-        seen[record.training_id] = replace(
+        observations[record.training_id] = replace(
             look, job=job, queue_answered=not problem, queue_problem=problem,
             longest_s=longest.get(job.partition) if job else None,
         )  # fmt: skip
-    return seen
+    return observations
 
 
-def _add_history(session: Session, records: list[Record], seen: dict[str, Observation]) -> None:
+def _add_history(
+    session: Session, records: list[Record], observations: dict[str, Observation]
+) -> None:
     """Ask the accounting about jobs that have no verdict and are not in the queue."""
     lost = {
         record.training_id: look.claim or record.job_id
         for record in records
-        if not (look := seen[record.training_id]).verdict and not look.job and look.queue_answered
-    }
+        if not (look := observations[record.training_id]).verdict and not look.job
+        and look.queue_answered
+    }  # fmt: skip
     lost = {training_id: job_id for training_id, job_id in lost.items() if job_id}
     script = session.scheduler.history_script(sorted(lost.values())) if lost else None
     if script is None:
@@ -267,20 +272,22 @@ def _add_history(session: Session, records: list[Record], seen: dict[str, Observ
     )
     by_id = {job.job_id: job for job in jobs}
     for training_id, job_id in lost.items():
-        seen[training_id] = replace(seen[training_id], history=by_id.get(job_id))
+        observations[training_id] = replace(observations[training_id], history=by_id.get(job_id))
 
 
-def _explain(session: Session, records: list[Record], seen: dict[str, Observation]) -> list[Record]:
+def _explain(
+    session: Session, records: list[Record], observations: dict[str, Observation]
+) -> list[Record]:
     """Explain from their last output why jobs without a verdict failed."""
     unclear = [
         record for record in records
-        if record.state is State.FAILED and (look := seen[record.training_id]).exists
+        if record.state is State.FAILED and (look := observations[record.training_id]).exists
         and not look.verdict
     ]  # fmt: skip
     explained = {}
     for record, lines in zip(unclear, last_lines(session, unclear), strict=False):
-        if told := verdict_rules.explain(lines, record.training_id, record.site):
-            explained[record.training_id] = replace(record, reason=told.reason, hint=told.hint)
+        if cause := verdict_rules.explain(lines, record.training_id, record.site):
+            explained[record.training_id] = replace(record, reason=cause.reason, hint=cause.hint)
     return [explained.get(record.training_id, record) for record in records]
 
 

@@ -54,16 +54,16 @@ class Versions:
             self._numbers |= dict.fromkeys(changed, self.newest)
             self._wake()
 
-    def after(self, seen: int) -> list[str]:
+    def after(self, number: int) -> list[str]:
         """Return the trainings that have changed after a number."""
         with self._lock:
-            return [training_id for training_id, n in self._numbers.items() if n > seen]
+            return [training_id for training_id, n in self._numbers.items() if n > number]
 
-    async def wait(self, seen: int, timeout_s: float) -> None:
-        """Wait until the newest number is above `seen`, the time is up, or all is closed."""
+    async def wait(self, number: int, timeout_s: float) -> None:
+        """Wait until the newest number is above `number`, the time is up, or all is closed."""
         mine = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
-            if self.newest > seen or self.closed:
+            if self.newest > number or self.closed:
                 return
             self._waiting.add(mine)
         try:
@@ -99,7 +99,7 @@ class _Site:
         self.pause_s: float | None = _FAST_S
         """Until the next look; None: not before something is asked for."""
         self.failures, self.retry_at = 0, 0.0
-        self.told: dict[str, Record] = {}
+        self.known: dict[str, Record] = {}
         """The trainings as listeners were last told of them."""
 
     @property
@@ -198,7 +198,7 @@ class Live:
             what: is known, as the beginning of a sentence.
             now: Unix seconds.
         """
-        if (error := self.errors.get(record.site)) is None and self._site(record.site).told:
+        if (error := self.errors.get(record.site)) is None and self._site(record.site).known:
             return ""
         why = error.message if error else f"asking {record.site}"
         ago = format_span(max(0.0, now - seen_at))
@@ -297,11 +297,11 @@ class Live:
                 site.close()
             return set()
         try:
-            asked = [record for record in mine if self._asks(record)]
+            still_open = [record for record in mine if self._asks(record)]
             # The states come first: what was measured before an end is there once it is known.
-            if asked and time.monotonic() - site.asked_at >= STATE_EVERY_S:
+            if still_open and time.monotonic() - site.asked_at >= STATE_EVERY_S:
                 site.asked_at = time.monotonic()
-                self.refresh(site.session, asked)
+                self.refresh(site.session, still_open)
             mine = self._of(site)
             changed = _untold(site, mine)
             self.versions.bump(changed)
@@ -348,7 +348,7 @@ def live_of(
 def _untold(site: _Site, mine: list[Record]) -> set[str]:
     """Return whose record has changed since the last call, whichever dlctl has changed it."""
     now = {record.training_id: record for record in mine}
-    before, site.told = site.told, now
+    before, site.known = site.known, now
     return {name for name in {**before, **now} if not _same(before.get(name), now.get(name))}
 
 

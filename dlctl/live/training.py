@@ -118,9 +118,9 @@ class Training:
         if not self._tailed:
             begin_at_tail(self._logs, session.transport, _TAIL)
             self._tailed = True
-        asked = self._wanted = self._logs.wanted()
+        wanted = self._wanted = self._logs.wanted()
         job_dir = self.record.job_dir
-        return [*found, look_at(job_dir, asked.globs, asked.offsets, asked.limit_bytes)]
+        return [*found, look_at(job_dir, wanted.globs, wanted.offsets, wanted.limit_bytes)]
 
     def take(self, session: Session, found: Mapping[str, dict[str, bytes]]) -> bool:
         """Take in what looks have found, by folder; return whether the program has told anything.
@@ -146,8 +146,8 @@ class Training:
         if grew or not was_known:
             self._changed([record.training_id])
         # What nodes measure comes every ten seconds, whatever happens.
-        told = grew if measured is None else any(map(_is_told, measured))
-        self._is_lively = told or bool(pieces)
+        has_news = grew if measured is None else any(map(_is_told, measured))
+        self._is_lively = has_news or bool(pieces)
         return self._is_lively
 
     @property
@@ -187,8 +187,8 @@ class Training:
 
     def _read_details(self, session: Session) -> dict[str, Any]:
         if self._tell is not None:
-            told = json.dumps(self._tell(session, self.record), default=str)
-            found: dict[str, Any] = json.loads(told)
+            text = json.dumps(self._tell(session, self.record), default=str)
+            found: dict[str, Any] = json.loads(text)
             self.plan = contract.from_plain(Plan, found["plan"])
             return found
         if self.plan is None:

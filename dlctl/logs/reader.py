@@ -130,11 +130,11 @@ class LogReader:
         Args:
             once: whether to leave a log alone that was read to its end, even if it has grown.
         """
-        asked = self.wanted(once)
+        wanted = self.wanted(once)
         found = read_appended(
-            transport, self.job_dir, asked.globs, asked.offsets, asked.limit_bytes
+            transport, self.job_dir, wanted.globs, wanted.offsets, wanted.limit_bytes
         )
-        return self.take(asked, found)
+        return self.take(wanted, found)
 
     def wanted(self, once: bool = False) -> Wanted:
         """Return what the next look is to read; `once` as of `news`."""
@@ -143,16 +143,16 @@ class LogReader:
         limit_bytes = min(_CHUNK_BYTES, max(_LEAST_BYTES, share_bytes))
         return Wanted(self.globs(), self._offsets(logs, limit_bytes, once), limit_bytes)
 
-    def take(self, asked: Wanted, found: Mapping[str, bytes]) -> list[LogPiece]:
+    def take(self, wanted: Wanted, found: Mapping[str, bytes]) -> list[LogPiece]:
         """Take in what a look has found; return what `news` returns."""
         for name in found:
             self._log_of(name)
         for log in self._logs.values():
             notes, content = found.get(log.times_name, b""), found.get(log.name, b"")
-            if notes or asked.offsets.get(log.times_name) is not None:
-                log.add_notes(notes, len(notes) >= asked.limit_bytes)
-            if content or asked.offsets.get(log.name) is not None:
-                log.add(content, len(content) >= asked.limit_bytes)
+            if notes or wanted.offsets.get(log.times_name) is not None:
+                log.add_notes(notes, len(notes) >= wanted.limit_bytes)
+            if content or wanted.offsets.get(log.name) is not None:
+                log.add(content, len(content) >= wanted.limit_bytes)
         mine = self._of(self._current())
         pieces = _merged(mine)
         others_grew = any(log.name in found and not log.is_job for log in mine)

@@ -197,9 +197,9 @@ def _piece(
 ) -> Iterator[LogPiece]:
     lines: list[str] = []
     for each in found:
-        told = [each] if isinstance(each, str) else _lines(piece.source, each, shown)
-        if isinstance(each, str) or told != lines[-1:]:  # a DataLoader's has its worker's below it
-            lines += told
+        added = [each] if isinstance(each, str) else _lines(piece.source, each, shown)
+        if isinstance(each, str) or added != lines[-1:]:  # a DataLoader's has its worker's below it
+            lines += added
     if lines:
         content = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
         yield replace(piece, content=content)

@@ -123,9 +123,9 @@ def check_files(manifest: Manifest, folder: Path) -> None:
     for key, name in named_files(manifest):
         path = folder / name
         if not path.is_file():
-            seen = "is not a file" if path.exists() else "does not exist"
+            problem = "is not a file" if path.exists() else "does not exist"
             where = manifest._places.by_key.get(key, "manifest")
-            problems.append(f"{where}: {key}: {name} {seen} in {folder}")
+            problems.append(f"{where}: {key}: {name} {problem} in {folder}")
     if problems:
         hint = "the path is relative to the manifest's folder, which is what is sent"
         raise ManifestError("\n".join(problems), problems=problems, hint=hint)

@@ -63,19 +63,19 @@ def sentences(
         is_key = item["type"] in ("extra_forbidden", "value_error", "contradiction", "model_type")
         where = place(document, trail, options, key=is_key)
         lines.append((document.order(trail), f"{named(where, trail)}: {text}"))
-    return list(_told_once(line for _, line in sorted(lines, key=lambda pair: pair[0])))
+    return list(_listed_once(line for _, line in sorted(lines, key=lambda pair: pair[0])))
 
 
-def _told_once(lines: Iterable[str]) -> Iterator[str]:
+def _listed_once(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines; what is allowed is listed once, not for each unknown key of one place."""
-    told: set[str] = set()
+    listed: set[str] = set()
     for line in lines:
         what, _, allowed = line.partition(_LISTED)
-        if allowed and allowed in told:
+        if allowed and allowed in listed:
             yield what if what.endswith("?") else f"{what}{_LISTED}as above"
         else:
             yield line
-        told.add(allowed)
+        listed.add(allowed)
 
 
 def named(where: str, trail: Trail) -> str:
@@ -124,13 +124,13 @@ def _sentence(item: Any, trail: Trail, model: type[BaseModel], data: Any) -> str
         return unknown_key(str(trail[-1]), allowed_keys(model, trail[:-1]))
     if kind in ("value_error", "contradiction"):
         return str(item["msg"]).removeprefix("Value error, ")
-    seen = shown(_at(data, trail), trail)
+    text = shown(_at(data, trail), trail)
     if kind in _BOUNDS:
-        return f"{seen} is out of bounds; {_BOUNDS[kind].format(**context)} is allowed"
+        return f"{text} is out of bounds; {_BOUNDS[kind].format(**context)} is allowed"
     if kind == "literal_error":
         words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-        return f"{seen} is unknown{_meant(str(_at(data, trail)), words)}{_LISTED}{', '.join(words)}"
-    return f"{seen} is not allowed; {_ALLOWED.get(kind, item['msg'])}"
+        return f"{text} is unknown{_meant(str(_at(data, trail)), words)}{_LISTED}{', '.join(words)}"
+    return f"{text} is not allowed; {_ALLOWED.get(kind, item['msg'])}"
 
 
 def unknown_key(key: str, allowed: list[str]) -> str:

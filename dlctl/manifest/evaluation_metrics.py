@@ -105,10 +105,10 @@ class GroupSection(Section, title="ExtractedGroup"):
         if self.scalars and self.values:
             raise ValueError("scalars and values mean the same; only one of them is allowed")
         known = compile_regex(self.regex).groupindex
-        asked = [item.value for part in (self.scalars, self.values, self.etimes)
+        texts = [item.value for part in (self.scalars, self.values, self.etimes)
                  for item in part.values()]  # fmt: skip
-        asked += [str(item) for item in self.meta.values() if item is not None]
-        for text in asked:
+        texts += [str(item) for item in self.meta.values() if item is not None]
+        for text in texts:
             if text.startswith("$") and text[1:] not in known:
                 raise ValueError(f"{text} names no group of the regex; {_named(known)}")
         return self

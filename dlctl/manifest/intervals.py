@@ -11,7 +11,7 @@ from dlctl.units import UnitError, parse_duration
 AUTO: Literal["auto"] = "auto"
 _COUNT = re.compile(r"\s*([0-9]{1,12})\s*(steps?|epochs?)\s*", re.ASCII)
 _NUMBER = re.compile(r"[0-9]*", re.ASCII)
-_SEEN = 60
+_MOST_SHOWN = 60
 """Characters of a value that a message repeats."""
 
 
@@ -29,9 +29,9 @@ def parse_every(value: str) -> tuple[Literal["auto", "steps", "epochs", "s"], in
     try:
         return "s", parse_duration(value)
     except UnitError:
-        seen = f"{value[:_SEEN]!r} is not an interval"
+        problem = f"{value[:_MOST_SHOWN]!r} is not an interval"
         allowed = "rite 'auto', '10 steps', '1 epoch', or a time such as '5m'"
-        raise ValueError(seen + _meant(value, ["steps", "epochs"], [AUTO]) + allowed) from None
+        raise ValueError(problem + _meant(value, ["steps", "epochs"], [AUTO]) + allowed) from None
 
 
 def parse_steps(value: str) -> int:
@@ -43,13 +43,13 @@ def parse_steps(value: str) -> int:
     match = _COUNT.fullmatch(value)
     if match and match.group(2).startswith("step") and int(match.group(1)) > 0:
         return int(match.group(1))
-    seen = f"{value[:_SEEN]!r} is not a number of steps"
-    raise ValueError(f"{seen}{_meant(value, ['steps'], [])}rite '1000 steps'")
+    problem = f"{value[:_MOST_SHOWN]!r} is not a number of steps"
+    raise ValueError(f"{problem}{_meant(value, ['steps'], [])}rite '1000 steps'")
 
 
 def _meant(value: str, units: list[str], words: list[str]) -> str:
     """Return the closest match, up to the W of what is allowed."""
-    text = value[:_SEEN].strip().lower()
+    text = value[:_MOST_SHOWN].strip().lower()
     match = _NUMBER.match(text)
     number = match.group() if match else ""
     word = text[len(number) :].strip()

@@ -168,7 +168,7 @@ class Manifest(Section):
         return self
 
     @property
-    def asked_per_node(self) -> int | None:
+    def fixed_per_node(self) -> int | None:
         """Learners on each node, if the manifest decides that."""
         if self.nodes is not None:
             return self.learners // self.nodes

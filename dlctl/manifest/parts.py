@@ -218,11 +218,11 @@ class FrameworkSection(Section, title="Framework"):
     @model_validator(mode="after")
     def _command_or_job(self) -> FrameworkSection:
         if (self.command is None) == (self.job is None):
-            seen, verb = ("neither", "is") if self.command is None else ("both", "are")
+            which, verb = ("neither", "is") if self.command is None else ("both", "are")
             empty = self.model_fields_set & {"command", "job"} if self.command is None else ()
             raise PydanticCustomError(
                 "contradiction",
-                f"{seen} of 'command' and 'job' {verb} set; exactly one is allowed",
+                f"{which} of 'command' and 'job' {verb} set; exactly one is allowed",
                 {"key": min(empty, default=None)},
             )
         return self

@@ -54,10 +54,10 @@ def extract(
     for position, store in enumerate(stores if isinstance(stores, list) else []):
         if isinstance(store, dict) and isinstance(store.get("connection"), dict):
             name = f"data_stores.{position}."
-            said = secret_keys(str(store.get("type", "")))
+            keys = secret_keys(str(store.get("type", "")))
 
-            def is_secret(key: str, value: str, said: frozenset[str] = said) -> bool:
-                return key in said or _is_connection_credential(key, value)
+            def is_secret(key: str, value: str, keys: frozenset[str] = keys) -> bool:
+                return key in keys or _is_connection_credential(key, value)
 
             _replace(store["connection"], name, found, is_secret)
     return found

@@ -55,7 +55,7 @@ def metrics(first: ModelVersion, second: ModelVersion) -> list[dict[str, Any]]:
 
 def origin(first: ModelVersion, second: ModelVersion) -> list[dict[str, str]]:
     """Return what differs in where they come from: the training, the parent, git, dlctl."""
-    old, new = told_origin(first), told_origin(second)
+    old, new = origin_in_words(first), origin_in_words(second)
     return [
         {"what": name, "before": old.get(name, ""), "after": new.get(name, "")}
         for name in dict.fromkeys([*old, *new]) if old.get(name, "") != new.get(name, "")
@@ -67,7 +67,7 @@ def _data(store: DataStore) -> str:
     return f"{store.id}: {place}{store.training_data}"
 
 
-def told_origin(version: ModelVersion) -> dict[str, str]:
+def origin_in_words(version: ModelVersion) -> dict[str, str]:
     """Return where a version comes from, in words."""
     git = version.git
     state = "" if git is None else f"{git.commit[:12]}{f' ({git.branch})' if git.branch else ''}"

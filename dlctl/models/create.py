@@ -216,8 +216,8 @@ def _targets(session: Session, store: str, links: list[str]) -> list[str]:
         f'cd {shlex.quote(store)} || exit 1\nfor f in {words}; do readlink "$f" || echo\n'
         "printf '\\0'; done"
     )
-    told = end.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return [target.removesuffix("\n") for target in told]
+    targets = end.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return [target.removesuffix("\n") for target in targets]
 
 
 def _listings(session: Session, plan: contract.Plan, job_dir: str) -> list[tuple[ModelFile, str]]:
@@ -249,8 +249,8 @@ def summaries(run: Run) -> dict[str, MetricSummary]:
 
     found = {}
     for key, curve in sorted(run.curves.items()):
-        told = key.source != Source.NODE.value and key.learner == 0
-        if not told or (key.name in RESERVED and key.name != LOSS) or not len(curve):
+        is_shown = key.source != Source.NODE.value and key.learner == 0
+        if not is_shown or (key.name in RESERVED and key.name != LOSS) or not len(curve):
             continue
         best = curve.best()
         last = None if math.isnan(curve.last) else curve.last

@@ -97,10 +97,10 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
         return None
     label, name = new.record.model_id, session.transport.name
     if end.exit_code == _CODES["differs"]:
-        said = end.last_error_line
-        paths = (repr(f.path) for f in new.record.files if f.sha256 == said.split(" ")[0])
+        problem = end.last_error_line
+        paths = (repr(f.path) for f in new.record.files if f.sha256 == problem.split(" ")[0])
         raise ResultsError(
-            f"{name}: {next(paths, said)} is no longer what the training "
+            f"{name}: {next(paths, problem)} is no longer what the training "
             "stored, so no version was made",
             hint="`dlctl checkpoints list` shows what else is there; or leave the file out: "
             "--results GLOB",
@@ -158,7 +158,7 @@ def copy(
     record = replace(found.version, version=0, copy_of=original,
                      model_id=old.model_id if old else new_training_id(name))  # fmt: skip
     words = {contract.MODEL_TAGS: [] if old else found.model.tags, contract.MODEL_ALIASES: aliases}
-    told = None if old else found.model.description or None
+    description = None if old else found.model.description or None
     state_directory().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="copy.", dir=state_directory()) as folder:
         lacking = sorted(missing_blobs(target, record.files))
@@ -167,5 +167,5 @@ def copy(
             blobs = f"{source.site.root}/{contract.MODEL_BLOBS}"
             download(source.transport, blobs, some, Path(folder), on_progress)
         local = {sha256: Path(folder, sha256) for sha256 in lacking}
-        new = NewVersion(record, old is None, local, {}, words, told)
+        new = NewVersion(record, old is None, local, {}, words, description)
         return publish(target, new, on_progress)

@@ -205,15 +205,15 @@ def verify(session: Session, record: Record, steps: list[int], *, on_node: bool)
     """
     from dlctl.lifecycle import read_plan
 
-    plan, told = read_plan(session, record), list(map(str, steps))
+    plan, wanted = read_plan(session, record), list(map(str, steps))
     found = list_checkpoints(session.transport, record.job_dir)
     if not found and not plan.framework.has_loop:
         return []
     if not any(c.name for c in found):
-        module, words = _TOOL, ["verify", record.job_dir, *told]
+        module, words = _TOOL, ["verify", record.job_dir, *wanted]
     else:
         module = "learner.frameworks.own_checkpoints"
-        words = ["verify", record.job_dir, plan.checkpoint.files or "", *told]
+        words = ["verify", record.job_dir, plan.checkpoint.files or "", *wanted]
     return run_module(session, plan, module, words, on_node=on_node, timeout_s=_TIMEOUT_S)
 
 

@@ -101,8 +101,8 @@ def fetch(
     with unless_deleted(transport, record):
         run = _Fetch(transport, record, destination, wanted)
         files = run.bring()
-        made = len(files) - len(run.told)
-        if not made and not (run.told and wanted.include):
+        made = len(files) - len(run.standard_files)
+        if not made and not (run.standard_files and wanted.include):
             raise _nothing(record, wanted)
     return Fetched(
         record.training_id, str(destination), files,
@@ -144,7 +144,7 @@ class _Fetch:
         self._transport, self._record, self._wanted = transport, record, wanted
         self.left_out: list[str] = []
         self._not_brought = 0
-        self.told: list[str] = []
+        self.standard_files: list[str] = []
         """The fetched files that every training has."""
         self._base, self._names = "", dict[str, str]()
         self._contents = dict[str, bytes | None]()
@@ -197,8 +197,8 @@ found=$({_results_script(record.job_dir)}
 printf '%s\\0' "$found"
 cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || exit 0
 {listing_script([""], missing_ok=True)}"""
-        told, self._contents = read_files_after(self._transport, script, paths)
-        folder, _, listing = told.partition(b"\0")
+        printed, self._contents = read_files_after(self._transport, script, paths)
+        folder, _, listing = printed.partition(b"\0")
         self._base = f"{record.job_dir}/{folder.decode()}{contract.RESULTS}"
         index = results_index(self._transport, record, self._base, self._contents)
         sums = {file.path: file.sha256 for file in index.files} if index else {}
@@ -212,8 +212,8 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
                  METRICS: self._write_metrics, CODE: self._bring_code}  # fmt: skip
         with self.folder:
             if RESULTS in self.parts:
-                self.told = self._write_newest()
-            files, lost = [*self.told], 0
+                self.standard_files = self._write_newest()
+            files, lost = [*self.standard_files], 0
             for part in [*self.parts]:
                 files += bring[part]()
                 if self._not_brought > lost:
@@ -319,16 +319,16 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
         """Yield the logs; the first look also brings the metrics, which are fetched next."""
         reader = LogReader(self._record.job_dir, by_time=False)
         if RESULTS in self._wanted.parts:
-            asked = reader.wanted(once=True)
+            wanted = reader.wanted(once=True)
             found = read_appended(
-                self._transport, reader.job_dir, [*asked.globs, f"{contract.METRICS}/{FILES}"],
-                asked.offsets, asked.limit_bytes,
+                self._transport, reader.job_dir, [*wanted.globs, f"{contract.METRICS}/{FILES}"],
+                wanted.offsets, wanted.limit_bytes,
             )  # fmt: skip
             begin = f"{contract.METRICS}/"
             news = {n.removeprefix(begin): found.pop(n) for n in [*found] if n.startswith(begin)}
-            if all(len(content) < asked.limit_bytes for content in news.values()):
+            if all(len(content) < wanted.limit_bytes for content in news.values()):
                 self._metrics = news  # nothing is left to read
-            yield from reader.take(asked, found)
+            yield from reader.take(wanted, found)
             if not reader.advanced:
                 return
         yield from read(self._transport, reader)
@@ -342,10 +342,11 @@ cd -- {shlex.quote(record.job_dir)}/"$found"{contract.RESULTS} 2>/dev/null || ex
             lambda origin: origin.learner == 0 and origin.source is not Source.NODE,
             self._metrics,
         )  # fmt: skip
-        told = [e.line for e in entries if not e.line.event or e.line.kind in ("", EventKind.ORDER)]
-        if not told:
+        lines = (entry.line for entry in entries)
+        content = b"".join(line.encode() for line in lines
+                           if not line.event or line.kind in ("", EventKind.ORDER))  # fmt: skip
+        if not content:
             return []
-        content = b"".join(line.encode() for line in told)
         return [self.folder.write(_METRICS_FILE, content, grows=True)]
 
 

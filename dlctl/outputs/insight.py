@@ -78,13 +78,13 @@ def insight(
     known = Known(now, classes, checkpoints or [], record.state.final, has_model)
     limit = job_limit(plan, record, now)
     left = None if record.state.final else time_left(run, record.step, record.done, limit)
-    told = sentences(run, plan.resources if plan else None)
+    utilisation = sentences(run, plan.resources if plan else None)
     curve = main_curve(run)
     name = "" if curve is None else curve.key.name
     plateaus = [event for event in run.events if event.kind == EventKind.PLATEAU.value]
     found = [each for each in answers(run, known)
              if checkpoints is not None or each.key != "checkpoint" or each.evidence]  # fmt: skip
-    return Insight(found, told, left, [*found_events(run), *plateaus], name)
+    return Insight(found, utilisation, left, [*found_events(run), *plateaus], name)
 
 
 def job_limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:

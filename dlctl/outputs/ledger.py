@@ -98,13 +98,14 @@ def ledger(
     if prices is not None:
         cost = node_hours * prices.node_hour + gpu_hours * prices.gpu_hour
     queued_h = sum(a.queued_s for a in each) / 3600
-    asked, used = _memory(attempts)
+    wanted, used = _memory(attempts)
     resources = attempts[-1].plan.resources if attempts else None
     cpus = resources.cpus_per_learner * resources.learners if resources else 0
     return Ledger(
         training_id, len(each), queued_h, node_hours, gpu_hours, nodes_h, gpus_h, cost,
-        prices.currency if prices else "", asked, used, cpus, _cpus_used(attempts),
-        advise(nodes_h, queued_h, sum(a.held_s for a in each) / 3600, len(each), asked, used), each,
+        prices.currency if prices else "", wanted, used, cpus, _cpus_used(attempts),
+        advise(nodes_h, queued_h, sum(a.held_s for a in each) / 3600, len(each), wanted, used),
+        each,
     )  # fmt: skip
 
 
@@ -262,7 +263,7 @@ def _cpus_used(attempts: Sequence[AttemptAccount]) -> float | None:
 
 def advise(
     hours: dict[str, float], queued_h: float, held_h: float, attempts: int,
-    memory_asked: int | None, memory_used: int | None,
+    memory_wanted: int | None, memory_used: int | None,
 ) -> str:  # fmt: skip
     """Return in words the one change to the manifest that would have saved most."""
     total = sum(hours.values())
@@ -281,9 +282,9 @@ def advise(
             f"{change} would have saved about {saved:.3g} node-hours: {share:.0f} % went into "
             f"{WORDS[use]}"
         )
-    if memory_asked and memory_used and memory_asked > 2 * memory_used:
+    if memory_wanted and memory_used and memory_wanted > 2 * memory_used:
         enough = _SPARE_MIB * -(-memory_used * 5 // (4 * _SPARE_MIB * 2**20))
-        if enough * 2**20 < memory_asked:
+        if enough * 2**20 < memory_wanted:
             return f"`memory: {enough}MiB` would have been enough, and such jobs start earlier"
     if queued_h > held_h:
         return "a shorter `time` or fewer `nodes` would have started earlier: it waited longest"

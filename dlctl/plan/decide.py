@@ -127,21 +127,21 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
 
 
 def _framework(manifest: Manifest, job_dir: str, identity: Identity) -> Framework:
-    asked, arguments = manifest.framework, dict(manifest.framework.arguments)
+    section, arguments = manifest.framework, dict(manifest.framework.arguments)
     if identity.weights:  # by the place where they will lie
         arguments["weights"] = f"{job_dir}/{identity.weights.file}"
     return Framework(
-        name=asked.name, version=asked.version, command=asked.command, job=asked.job,
+        name=section.name, version=section.version, command=section.command, job=section.job,
         arguments=arguments, recipe=identity.recipe,
     )  # fmt: skip
 
 
 def _without_slurm(manifest: Manifest, site: Site) -> list[str]:
     """Return a sentence about settings for Slurm, if the site has none."""
-    told = manifest.scheduler.model_dump(exclude_defaults=True)
-    if site.scheduler.allocates or not told:
+    ignored = manifest.scheduler.model_dump(exclude_defaults=True)
+    if site.scheduler.allocates or not ignored:
         return []
-    names = ", ".join(f"scheduler.{name}" for name in told)
+    names = ", ".join(f"scheduler.{name}" for name in ignored)
     return [f"The site {site.name} has no Slurm and ignores {names}; --site selects another site."]
 
 
@@ -193,8 +193,8 @@ def margin_s(time_s: int) -> int:
 
 
 def _batch(manifest: Manifest, site: Site, placement: Placement) -> Batch:
-    asked, fullest = manifest.scheduler, max(placement.learners_per_node)
-    gres = [asked.gres] if asked.gres else []
+    section, fullest = manifest.scheduler, max(placement.learners_per_node)
+    gres = [section.gres] if section.gres else []
     if gpus := manifest.gpus_per_learner():
         limits = site.partitions.get(placement.partition or "")
         kind = f"{limits.gpu_type}:" if limits and limits.gpu_type else ""
@@ -202,11 +202,11 @@ def _batch(manifest: Manifest, site: Site, placement: Placement) -> Batch:
     return Batch(
         scheduler=site.scheduler.kind,
         partition=placement.partition,
-        account=asked.account or site.scheduler.account,
-        qos=asked.qos or site.scheduler.qos,
-        constraint=asked.constraint,
+        account=section.account or site.scheduler.account,
+        qos=section.qos or site.scheduler.qos,
+        constraint=section.constraint,
         gres=",".join(gres) or None,
-        extra=[*site.scheduler.extra, *asked.extra],
+        extra=[*site.scheduler.extra, *section.extra],
     )
 
 

@@ -32,33 +32,33 @@ def chosen_environment(
         (name, settings, versions) for name, settings in site.environments.items()
         for known, versions in settings.frameworks.items() if known.lower() in names
     ]  # fmt: skip
-    asked = [word for word in (section.image_tag, section.version) if word]
-    for word in asked:
+    words = [word for word in (section.image_tag, section.version) if word]
+    for word in words:
         for name, settings, versions in there:
             if any(_is_version(word, version) for version in versions):
                 return environment_of(settings, settings.python or "", name), True, []
     if not there:
         tag = section.image_tag
-        told = f"The site {site.name} has no environment for the image_tag {tag}: it is ignored."
-        return None, False, [told] if tag else []
+        remark = f"The site {site.name} has no environment for the image_tag {tag}: it is ignored."
+        return None, False, [remark] if tag else []
     name, settings, _ = there[0]
-    if not asked:
+    if not words:
         return environment_of(settings, settings.python or "", name), True, []
     known = "; ".join(f"{', '.join(versions)} ({each})" for each, _, versions in there)
-    told = (
-        f"The site {site.name} has {framework} in {known}, not in {' or '.join(asked)}: "
+    remark = (
+        f"The site {site.name} has {framework} in {known}, not in {' or '.join(words)}: "
         f"it runs in the environment {name}."
     )
-    return environment_of(settings, settings.python or "", name), False, [told]
+    return environment_of(settings, settings.python or "", name), False, [remark]
 
 
-def _is_version(asked: str, there: str) -> bool:
+def _is_version(wanted: str, there: str) -> bool:
     """Return whether a word means a version: `2` means 2.21, and `1.5.0-py3` means 1.5."""
-    if asked.lower() == there.lower():
+    if wanted.lower() == there.lower():
         return True
-    one, other = (word.partition("-")[0].split(".") for word in (asked, there))
+    one, other = (word.partition("-")[0].split(".") for word in (wanted, there))
     both = list(zip(one, other, strict=False))
-    return asked[:1].isdigit() and all(mine == theirs for mine, theirs in both)
+    return wanted[:1].isdigit() and all(mine == theirs for mine, theirs in both)
 
 
 def environment_of(

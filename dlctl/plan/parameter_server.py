@@ -46,8 +46,8 @@ def parameter_server(
     Raises:
         PlanError: there are too many learners or nodes, or the site can't start servers with MPI.
     """
-    asked, learners, nodes = manifest.parameter_server, manifest.learners, len(per_node)
-    if asked is None or not wanted(manifest):
+    section, learners, nodes = manifest.parameter_server, manifest.learners, len(per_node)
+    if section is None or not wanted(manifest):
         return None
     if max(per_node) + nodes > SLOTS:
         raise PlanError(
@@ -58,7 +58,7 @@ def parameter_server(
     found, gpus = site_steps(site), manifest.gpus_per_learner()
     steps = found[1] if found else None
     return replace(
-        _settings(manifest, asked, learners, nodes),
+        _settings(manifest, section, learners, nodes),
         argv=steps.server() if steps else [],
         rejoin_argv=[steps.restarted(gpus * count) if steps else [] for count in per_node],
         network=site.network if nodes > 1 else None,
@@ -67,27 +67,29 @@ def parameter_server(
 
 def alone_on_server(manifest: Manifest) -> contract.ParameterServer | None:
     """Return the manifest's settings of a server that a single learner does not need, or None."""
-    asked = manifest.parameter_server
-    return None if asked is None or wanted(manifest) else _settings(manifest, asked, 1, 1)
+    section = manifest.parameter_server
+    return None if section is None or wanted(manifest) else _settings(manifest, section, 1, 1)
 
 
 def _settings(
-    manifest: Manifest, asked: ParameterServerSection, learners: int, nodes: int
+    manifest: Manifest, section: ParameterServerSection, learners: int, nodes: int
 ) -> contract.ParameterServer:
     """Return what follows from the manifest alone."""
     return contract.ParameterServer(
-        solver=asked.solver,
-        shard_nodes=[shard % nodes for shard in range(asked.shards or nodes)],
-        push_every=asked.push_every,
-        pull_every=asked.pull_every or asked.push_every,
-        staleness=0 if asked.in_rounds else asked.staleness,
-        min_learners=min(asked.min_learners or -(-learners // 2), learners),
-        learning_rate=_or(asked.learning_rate, asked, diloco=contract.OUTER_LEARNING_RATE),
-        momentum=_or(asked.momentum, asked, diloco=contract.OUTER_MOMENTUM),
-        adagrad=bool(asked.adagrad),
-        moving_rate=_or(asked.moving_rate, asked, elastic_averaging=contract.ELASTICITY / learners),
-        timeout_s=parse_duration(asked.timeout),
-        snapshot_every_s=parse_duration(asked.snapshot_every),
+        solver=section.solver,
+        shard_nodes=[shard % nodes for shard in range(section.shards or nodes)],
+        push_every=section.push_every,
+        pull_every=section.pull_every or section.push_every,
+        staleness=0 if section.in_rounds else section.staleness,
+        min_learners=min(section.min_learners or -(-learners // 2), learners),
+        learning_rate=_or(section.learning_rate, section, diloco=contract.OUTER_LEARNING_RATE),
+        momentum=_or(section.momentum, section, diloco=contract.OUTER_MOMENTUM),
+        adagrad=bool(section.adagrad),
+        moving_rate=_or(
+            section.moving_rate, section, elastic_averaging=contract.ELASTICITY / learners
+        ),
+        timeout_s=parse_duration(section.timeout),
+        snapshot_every_s=parse_duration(section.snapshot_every),
         batch_samples=-(-manifest.training.batch_size // learners),
     )
 
@@ -99,9 +101,9 @@ def survives_nodes(server: contract.ParameterServer | None, per_node: list[int])
     return sum(per_node) - max(per_node[1:], default=0) >= server.min_learners
 
 
-def _or(value: float | None, asked: ParameterServerSection, **defaults: float) -> float | None:
+def _or(value: float | None, section: ParameterServerSection, **defaults: float) -> float | None:
     """Return a setting, or the solver's default."""
-    return defaults.get(asked.solver) if value is None else value
+    return defaults.get(section.solver) if value is None else value
 
 
 def site_steps(site: Site) -> tuple[str, SrunSteps] | None:

@@ -53,7 +53,7 @@ def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> P
     reasons: list[str] = []
     for name in _whole_first(_candidates(named, site), site, manifest.time_s or 0):
         limits = site.partitions[name]
-        why_not = _refusals(manifest, limits, manifest.asked_per_node or 1)
+        why_not = _refusals(manifest, limits, manifest.fixed_per_node or 1)
         if not why_not:
             per_node = _per_node(manifest, _most_per_node(manifest, limits))
             return Placement(name, per_node, _shorter(manifest.time_s, limits.max_time_s))
@@ -125,9 +125,9 @@ def _refusals(manifest: Manifest, limits: Partition, together: int) -> list[str]
     return reasons
 
 
-def _shorter(asked_s: int | None, limit_s: int | None) -> int | None:
+def _shorter(wanted_s: int | None, limit_s: int | None) -> int | None:
     """Return the time limit of one job: what was asked for, or the partition's if that is less."""
-    return asked_s if asked_s is None or limit_s is None else min(asked_s, limit_s)
+    return wanted_s if wanted_s is None or limit_s is None else min(wanted_s, limit_s)
 
 
 def _machine_refusals(manifest: Manifest, machine: Partition) -> list[str]:
@@ -149,7 +149,7 @@ def _machine_refusals(manifest: Manifest, machine: Partition) -> list[str]:
 
 def _per_node(manifest: Manifest, most: int) -> list[int]:
     """Return the learners on each node: as asked, else spread over as few nodes as can be."""
-    each = manifest.asked_per_node
+    each = manifest.fixed_per_node
     return (
         _spread(manifest.learners, most) if each is None else [each] * (manifest.learners // each)
     )

@@ -70,8 +70,8 @@ def forecast(plan: Plan, found: Rehearsed) -> Forecast | None:
     links = 1 if each_s is None else link_count(round(total_s), each_s, round(start_s))
     hours = (total_s + (links - 1) * start_s) / 3600
     gpus = plan.resources.gpus_per_learner * plan.resources.learners
-    asked_s = plan.lifecycle.total_time_s if plan.lifecycle else None
+    limit_s = plan.lifecycle.total_time_s if plan.lifecycle else None
     return Forecast(
         hours, links, hours * plan.resources.nodes, hours * gpus,
-        None if asked_s is None else asked_s / 3600,
+        None if limit_s is None else limit_s / 3600,
     )  # fmt: skip

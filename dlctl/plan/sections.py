@@ -124,12 +124,12 @@ def notify_plan(section: NotifySection | None, secrets: str) -> contract.Notify 
     known = {name: f"file:{secrets}/{name}" for name in section.references()}
     smtp = None
     if section.smtp is not None:
-        asked = section.smtp
-        match = SERVER.fullmatch(asked.server)
+        mail = section.smtp
+        match = SERVER.fullmatch(mail.server)
         assert match is not None and section.email is not None
         smtp = contract.Smtp(
-            match[1], int(match[2] or _PORTS[asked.tls]), asked.sender or section.email, asked.tls,
-            asked.user, known.get(PASSWORD),
+            match[1], int(match[2] or _PORTS[mail.tls]), mail.sender or section.email, mail.tls,
+            mail.user, known.get(PASSWORD),
         )  # fmt: skip
     return contract.Notify(
         list(section.on), section.email, smtp, known.get(WEBHOOK), known.get(WEBHOOK_SECRET),

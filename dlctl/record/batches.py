@@ -89,7 +89,7 @@ def broken_off(store: RecordStore, command: str) -> Batch | None:
     return None
 
 
-def asked_before(store: RecordStore, key: Key) -> Batch | None:
+def earlier_request(store: RecordStore, key: Key) -> Batch | None:
     """Return the trainings of the request that has this key; those that were deleted are left out.
 
     Raises:
@@ -115,10 +115,10 @@ def claim(store: RecordStore, key: Key) -> None:
         KeyTaken: another request has it.
         NotWritten
     """
-    if asked_before(store, key) is None:
+    if earlier_request(store, key) is None:
         query = "INSERT OR IGNORE INTO requests VALUES (?, ?, '[]')"
         store.change(lambda connection: connection.execute(query, [key.name, key.body]))
-        asked_before(store, key)
+        earlier_request(store, key)
 
 
 def begin(
@@ -153,7 +153,7 @@ def begin(
         store.add(*records, more=insert)
     except RecordError:
         let_go(store, batch)
-        if key and (first := asked_before(store, key)):
+        if key and (first := earlier_request(store, key)):
             return first
         raise
     return batch

@@ -57,7 +57,7 @@ class RecordStore:
         self, path: Path | None = None, tell: Callable[[str], None] = lambda _: None
     ) -> None:
         self.path = path or state_directory() / "record.db"
-        self.tell, self._told = tell, set[str]()
+        self.tell, self._notes = tell, set[str]()
         self._unwritten: dict[str, Record] = {}
         """Records that this process could not write."""
         self._decoded: dict[str, tuple[str, Record]] = {}
@@ -119,7 +119,7 @@ class RecordStore:
                 saved.append(_record(row["fields"]))
         return Repaired(kept_as, len(self.add_missing(saved)))
 
-    def update(self, *records: Record, asked: bool = False) -> None:
+    def update(self, *records: Record, new_overrides: bool = False) -> None:
         """Write the current knowledge; an older attempt never overwrites a newer one.
 
         What the sites have done stays done if it can't be written: then `tell` hears of it, and
@@ -127,14 +127,14 @@ class RecordStore:
 
         Args:
             records: Their tags are not written: another dlctl may have changed them.
-            asked: The overrides are new; else those in the file stay for the same reason.
+            new_overrides: The overrides are new; else those in the file stay for the same reason.
         """
 
         def write_newer(connection: sqlite3.Connection) -> None:
             for record in records:
                 before = _fields(connection, record.training_id)
                 if before and before["attempt"] <= record.attempt:
-                    _write(connection, before | _newer(record, before, asked))
+                    _write(connection, before | _newer(record, before, new_overrides))
 
         try:
             self.change(write_newer)
@@ -253,8 +253,8 @@ class RecordStore:
         write(self.path, change)
 
     def _say(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._notes:
+            self._notes.add(text)
             self.tell(text)
 
 
@@ -285,12 +285,12 @@ def _write(connection: sqlite3.Connection, fields: dict[str, Any]) -> None:
                        [json.dumps(fields), fields["training_id"]])  # fmt: skip
 
 
-def _newer(record: Record, before: dict[str, Any], asked: bool) -> dict[str, Any]:
+def _newer(record: Record, before: dict[str, Any], new_overrides: bool) -> dict[str, Any]:
     """Return a record's fields, but those that another dlctl may have changed since it was read."""
     after = asdict(record)
     after |= {name: max(after[name], before.get(name, 0)) for name in FETCHED.values()}
     after["tags"] = before["tags"]
-    if not asked:
+    if not new_overrides:
         after["overrides"] = before["overrides"]
     return after
 

@@ -195,7 +195,7 @@ def _request(
 ) -> Request:  # fmt: skip
     framework = framework_of(manifest, folder)
     manifest, weights = _with_weights(manifest, find_weights)
-    environment, is_it, told = chosen_environment(manifest, site, framework.name)
+    environment, is_it, lacks = chosen_environment(manifest, site, framework.name)
     texts = list(programs(code))
     binds = [site.root, *filter(None, (store.path for store in plan_stores(manifest)))]
     around = Surroundings(environment, tuple(binds), fixed_paths(manifest, texts))
@@ -213,7 +213,7 @@ def _request(
         environment=environment,
     )
     odd = remarks(manifest, framework, texts, version_is_there=is_it)
-    notes = [*not_in_this_version(manifest), *told, *odd, *_not_sent(manifest, code, texts)]
+    notes = [*not_in_this_version(manifest), *lacks, *odd, *_not_sent(manifest, code, texts)]
     plan = make_plan(manifest, site, identity, notes)
     plan = replace(plan, left_out=for_plan(code.left_out), **more_of_plan)
     plan = with_scripts(

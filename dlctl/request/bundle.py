@@ -125,10 +125,10 @@ def differences(before: bytes, after: bytes) -> list[str]:
     """Return the files in which two indexes differ, with what happened to each."""
     old, new = ({f.path: (f.sha256, f.kind) for f in contract.parse_index(i)}
                 for i in (before, after))  # fmt: skip
-    told = {path: " (new)" for path in new.keys() - old.keys()}
-    told |= {path: " (removed)" for path in old.keys() - new.keys()}
-    told |= {path: "" for path in new.keys() & old.keys() if new[path] != old[path]}
-    return [printable(path) + told[path] for path in sorted(told)]
+    notes = {path: " (new)" for path in new.keys() - old.keys()}
+    notes |= {path: " (removed)" for path in old.keys() - new.keys()}
+    notes |= {path: "" for path in new.keys() & old.keys() if new[path] != old[path]}
+    return [printable(path) + notes[path] for path in sorted(notes)]
 
 
 def _own_folders(site: Site | None) -> frozenset[Path]:

@@ -44,8 +44,8 @@ COLUMNS = ("file", "size", "left out by")
 
 def for_plan(excluded: Iterable[Excluded]) -> list[LeftOut]:
     """Return what the nodes should know, should the program miss it."""
-    asked = [e for e in excluded if e.rule != BY_DLCTL or e.path == "results/"]
-    largest = sorted(asked, key=lambda e: (e.files is not None, -e.size_bytes))[:_MOST_IN_PLAN]
+    chosen = [e for e in excluded if e.rule != BY_DLCTL or e.path == "results/"]
+    largest = sorted(chosen, key=lambda e: (e.files is not None, -e.size_bytes))[:_MOST_IN_PLAN]
     return sorted(
         (
             LeftOut(e.path, e.rule, any(p.endswith(".py") for p, _ in e.files or ()))
@@ -129,10 +129,10 @@ def named(code: Bundle, lines: Iterable[tuple[str, str]], *, has_store: bool) ->
                 each = next((e for e in vast if path.startswith(e.path)), None)
             if each is not None and path not in found:
                 found[path] = _sentence(where, path, each)
-    told = list(found.values())
-    if (more := len(told) - _MOST_REMARKS) > 0:
-        told[_MOST_REMARKS:] = [f"{more} more files are named and not sent: --files lists all."]
-    return told
+    texts = list(found.values())
+    if (more := len(texts) - _MOST_REMARKS) > 0:
+        texts[_MOST_REMARKS:] = [f"{more} more files are named and not sent: --files lists all."]
+    return texts
 
 
 def _by_path(code: Bundle, has_store: bool) -> dict[str, Excluded]:

@@ -88,18 +88,19 @@ def is_code_pending(record: Record, base_attempt: int) -> bool:
 
 def remember(record: Record, overrides: Overrides, *, new_code: bool = False) -> Record:
     """Return the record with the overrides of its attempt, if there are any."""
-    asked = {k: v for k, v in dataclasses.asdict(overrides).items() if v not in (None, ())}
-    if not asked and not new_code:
+    changes = {k: v for k, v in dataclasses.asdict(overrides).items() if v not in (None, ())}
+    if not changes and not new_code:
         return record
-    resumption = {"attempt": record.attempt, "asked": asked} | ({"code": True} if new_code else {})
+    code = {"code": True} if new_code else {}
+    resumption = {"attempt": record.attempt, "asked": changes} | code
     kept = json.loads(record.overrides) | {_RESUME: resumption}
     return replace(record, overrides=json.dumps(kept))
 
 
 def merged(first: Overrides, second: Overrides) -> Overrides:
     """Return both merged; the second's values win."""
-    said = {k: v for k, v in dataclasses.asdict(second).items() if v not in (None, ())}
-    return replace(first, **said)
+    changes = {k: v for k, v in dataclasses.asdict(second).items() if v not in (None, ())}
+    return replace(first, **changes)
 
 
 # What travels with it ----------------------------------------------------------------------------
@@ -147,8 +148,8 @@ def git_state(folder: Path) -> GitState | None:
 def parse_status(text: str) -> GitState | None:
     """Return what `git status --porcelain=v2 --branch` has printed."""
     lines = text.splitlines()
-    told = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
-    commit, branch = told.get("branch.oid", ""), told.get("branch.head", "")
+    fields = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
+    commit, branch = fields.get("branch.oid", ""), fields.get("branch.head", "")
     if not commit or commit == "(initial)":
         return None
     dirty = any(not line.startswith("# ") for line in lines)

@@ -90,16 +90,16 @@ done
         numbers = [line.strip() for line in lines_of(stdout) if line.strip().isdecimal()]
         if exit_code == 0 and numbers:
             return numbers[-1]
-        said = " ".join(stderr.split()) or "it printed nothing"
+        problem = " ".join(stderr.split()) or "it printed nothing"
         if exit_code in (126, 127):
             raise SubmitRejected(
-                f"The local queue needs {self.python} on the machine that runs the jobs: {said}",
+                f"The local queue needs {self.python} on the machine that runs the jobs: {problem}",
                 hint="Set the site's environment.python to a Python 3.10 or newer.",
             )
         if exit_code == REFUSED:
-            raise SubmitRejected(f"The local queue refused the job: {said}")
+            raise SubmitRejected(f"The local queue refused the job: {problem}")
         raise SubmitUnknown(
-            f"The local queue's answer was lost (exit code {exit_code}): {said}",
+            f"The local queue's answer was lost (exit code {exit_code}): {problem}",
             hint="dlctl looks for the job by name; it is never started twice.",
         )
 

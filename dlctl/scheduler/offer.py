@@ -19,20 +19,20 @@ class Answer:
     errors: str = ""
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the text; empty if the command failed."""
         return "" if self.exit_code else self.text.strip()
 
     @property
     def pairs(self) -> dict[str, str]:
         """Return the lines `name=value`."""
-        lines = (line.partition("=") for line in lines_of(self.said))
+        lines = (line.partition("=") for line in lines_of(self.output))
         return {name.strip(): value.strip() for name, sign, value in lines if sign}
 
     @property
     def rows(self) -> list[list[str]]:
         """Return the cells of the lines that have several, between `|`."""
-        return [line.split("|") for line in lines_of(self.said) if "|" in line]
+        return [line.split("|") for line in lines_of(self.output) if "|" in line]
 
 
 class Answers(dict[str, Answer]):

@@ -159,14 +159,14 @@ def _of_limit(found: re.Match[str]) -> Why:
 
 def why_it_waits(reason: str) -> Why:
     """Return the sentence for a reason of the scheduler; an unknown one is told as it is."""
-    told = reason.strip()
-    known = _WORDS.get(told) or _WORDS.get(told.replace("_", " "))
-    word, _, more = told.partition(",")
+    reason = reason.strip()
+    known = _WORDS.get(reason) or _WORDS.get(reason.replace("_", " "))
+    word, _, more = reason.partition(",")
     if known is None:
         known = _WORDS.get(word) or _WORDS.get(word.replace("_", " "))
     if known is None and (found := _LIMIT.fullmatch(word)):
         known = _of_limit(found)
     if known is None:
-        return Why(told)
+        return Why(reason)
     tail = f", {more.strip()}" if more.strip() and word != "Nodes required for job are DOWN" else ""
     return known._replace(sentence=f"{known.sentence} ({word}{tail})")

@@ -44,9 +44,9 @@ def plain(cell: str) -> str:
 
 def unavailable(what: str, exit_code: int, stderr: str) -> SchedulerUnavailable:
     """Return the error of a command that got no answer from its controller."""
-    said = " ".join(line.strip() for line in lines_of(stderr.strip())[-3:]) or "nothing"
+    text = " ".join(line.strip() for line in lines_of(stderr.strip())[-3:]) or "nothing"
     return SchedulerUnavailable(
-        f"{what} ended with exit code {exit_code} and printed: {said}",
+        f"{what} ended with exit code {exit_code} and printed: {text}",
         hint="The jobs themselves continue; try again in a minute, or run `dlctl doctor`.",
     )
 

@@ -214,17 +214,17 @@ done
         answers = _ANSWER.findall(stdout)
         if answers:
             return str(answers[-1][0] or answers[-1][1])
-        said = _sentences(stderr) or _sentences(stdout)
+        why = _sentences(stderr) or _sentences(stdout)
         refused = exit_code in (126, 127) or "sbatch:" in stderr
         if exit_code in (0, *range(128, 255)) or ANSWER_LOST.search(stderr) or not refused:
             raise SubmitUnknown(
-                f"sbatch's answer was lost (exit code {exit_code}): {said or 'it printed nothing'}",
+                f"sbatch's answer was lost (exit code {exit_code}): {why or 'it printed nothing'}",
                 hint="The job may be running or start later; dlctl looks for it by name.",
             )
-        if _NOT_REACHED.search(said):
-            raise SchedulerUnavailable(f"Slurm's controller is down: {said}")
-        hint = next((text for pattern, text in _HINTS if pattern.search(said)), "")
-        raise SubmitRejected(f"Slurm refused the job: {said}", hint=hint)
+        if _NOT_REACHED.search(why):
+            raise SchedulerUnavailable(f"Slurm's controller is down: {why}")
+        hint = next((text for pattern, text in _HINTS if pattern.search(why)), "")
+        raise SubmitRejected(f"Slurm refused the job: {why}", hint=hint)
 
     def queue_script(self, root: str) -> str:  # noqa: ARG002 - Slurm's queue has no folder
         """Return the squeue call: this user's jobs, including recently ended ones."""
@@ -266,8 +266,8 @@ done
         """Return the sacct call for jobs and their steps, or None as `history_script`."""
         if not self.accounting or not job_ids:
             return None
-        asked = f"--jobs={shlex.quote(','.join(job_ids))}"
-        call = self._sacct(asked, slurm_answers.USAGE_FIELDS, "")
+        option = f"--jobs={shlex.quote(','.join(job_ids))}"
+        call = self._sacct(option, slurm_answers.USAGE_FIELDS, "")
         return f"{self.prologue()}export SLURM_TIME_FORMAT=%s\n{call}"
 
     def parse_usage(self, stdout: str) -> dict[str, Usage]:

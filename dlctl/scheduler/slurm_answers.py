@@ -48,7 +48,7 @@ def read_offer(answers: Answers) -> Offer | None:
     slurm, config = answers["slurm"].pairs, answers["config"].pairs
     if "folder" not in slurm:
         return None
-    folder, version = slurm["folder"], answers["version"].said
+    folder, version = slurm["folder"], answers["version"].output
     version = version.removeprefix("slurm-wlm").removeprefix("slurm").strip() or "?"
     mpi_types = parse_mpi_types(answers["mpi"])
     pmix = [each for each in mpi_types if each.startswith("pmix")]  # what Open MPI speaks
@@ -57,9 +57,9 @@ def read_offer(answers: Answers) -> Offer | None:
         title=f"Slurm {version} in {folder}",
         path=None if slurm.get("found") == "path" else folder,
         cluster=config.get("ClusterName", ""),
-        partitions=parse_sinfo(answers["sinfo"].said),
+        partitions=parse_sinfo(answers["sinfo"].output),
         accounts=list(dict.fromkeys(row[0] for row in answers["assoc"].rows if row[0])),
-        default_account=answers["default_account"].said or None,
+        default_account=answers["default_account"].output or None,
         accounting=answers["accounting"].exit_code == 0,
         launcher="srun" if mpi else "mpirun",
         mpi=mpi,

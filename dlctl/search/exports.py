@@ -141,7 +141,7 @@ def _trial(row: TrialRow, found: Trials, kinds: dict[str, Any], optuna: Any) -> 
             continue
         kind, shown = kinds[name]
         params[name], distributions[name] = shown(value), kind
-    told = {"worker": row.worker, "error": row.error, "task": row.id, "outcome": row.outcome}
+    attributes = {"worker": row.worker, "error": row.error, "task": row.id, "outcome": row.outcome}
     states = optuna.trial.TrialState
     system: dict[str, Any] = {}
     if not row.outcome:
@@ -156,7 +156,7 @@ def _trial(row: TrialRow, found: Trials, kinds: dict[str, Any], optuna: Any) -> 
         datetime_start=_moment(row.started_at or row.asked_at) if row.outcome else None,
         datetime_complete=_moment(row.ended_at) if row.outcome else None,
         params=params, distributions=distributions, system_attrs=system,
-        user_attrs={key: value for key, value in told.items() if value},
+        user_attrs={key: value for key, value in attributes.items() if value},
         intermediate_values=dict(found.reports.get(row.number, [])),
     )  # fmt: skip
 

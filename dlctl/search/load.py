@@ -142,8 +142,8 @@ def _strategy_problems(file: SearchFile, document: Document) -> Iterator[str]:
                 f"{document.where(trail, key=True)}: strategy.{key}: {name} has no such option"
                 f"{_meant(key, allowed)} {has[0].upper()}{has[1:]}"
             )
-        elif said := known[key].fault(plain(value)):
-            yield f"{document.where(trail)}: strategy.{key}: {said}, and not {plain(value)!r}"
+        elif fault := known[key].fault(plain(value)):
+            yield f"{document.where(trail)}: strategy.{key}: {fault}, and not {plain(value)!r}"
 
 
 def _space_problems(file: SearchFile, document: Document) -> list[str]:
@@ -153,7 +153,7 @@ def _space_problems(file: SearchFile, document: Document) -> list[str]:
         wrong = [other for other in dimension.when if other not in file.space]
         where = document.where(("space", name), key=True)
         problems += [f"{where}: space.{name}.when: there is no {other!r}" for other in wrong]
-        problems += [f"{where}: space.{name}.when: {said}" for said in _never(file.space, name)]
+        problems += [f"{where}: space.{name}.when: {reason}" for reason in _never(file.space, name)]
         if file.task is None and not _SEARCHED.fullmatch(name):
             problems.append(
                 f"{where}: space.{name}: in a training, {names.ARGUMENTS}<name>, training.<name>, "

@@ -195,9 +195,9 @@ class SearchReader:
             if (match := _GROUP_FILE.fullmatch(name)) and (answer := parse_answer(content))
         }  # fmt: skip
         ids = {group: ids_of(answer[1]) for group, answer in groups.items()}
-        told = {worker.name for broker in _brokers(self._files) for worker in broker.workers}
+        workers = {worker.name for broker in _brokers(self._files) for worker in broker.workers}
         is_over = self._record.state.final
-        if (shown := (ids, told, is_over)) != self._jobs_of:
+        if (shown := (ids, workers, is_over)) != self._jobs_of:
             self._pace.hurry()
         elif is_over:
             return
@@ -210,7 +210,7 @@ class SearchReader:
         self._jobs_of = shown
         # What a broker tells of a worker proves that its job runs.
         self._pace.slow_down(is_waiting=all(
-            job.state == "PENDING" or job.name in told for job in self._jobs if job.lives
+            job.state == "PENDING" or job.name in workers for job in self._jobs if job.lives
         ))  # fmt: skip
         try:
             self._queue = queue = queue or read_queue(session)
@@ -283,9 +283,9 @@ def _spec(record: Record, content: bytes) -> names.Spec:
 
 
 def _brokers(files: dict[str, bytes]) -> list[names.BrokerStatus]:
-    told = [contract.understood(names.BrokerStatus, content)
-            for name, content in sorted(files.items()) if _BROKER_FILE.fullmatch(name)]  # fmt: skip
-    return [broker for broker in told if broker]
+    texts = [content for name, content in sorted(files.items()) if _BROKER_FILE.fullmatch(name)]
+    found = [contract.understood(names.BrokerStatus, text) for text in texts]
+    return [broker for broker in found if broker]
 
 
 def _hub(content: bytes) -> dict[str, Any]:

@@ -21,32 +21,32 @@ MOST_BEST, MOST_NEW = 1000, 1000
 
 
 def page_of(
-    seen: Overview, record: Record, important: Sequence[Importance] | None = None
+    overview: Overview, record: Record, important: Sequence[Importance] | None = None
 ) -> dict[str, Any]:
     """Return what a page shows.
 
     Args:
         important: what `importances` said, if it is known already.
     """
-    spec, found = seen.spec, seen.trials
+    spec, found = overview.spec, overview.trials
     rows = shown_rows(found)
     if important is None:
         important = importances(spec.space, found.ended, maximize=spec.maximize)
     return {
         "id": record.training_id, "name": record.name, "site": record.site,
         "state": str(record.state), "reason": record.reason, "stale_since": record.stale_since,
-        "metric": spec.metric, "maximize": spec.maximize, "strategy": strategy_words(seen),
-        "counts": count_words(seen), "best": best_words(found),
-        "left": "" if record.state.final else left_of(seen, record).words,
-        "waits": why_trials_wait(seen, record),
+        "metric": spec.metric, "maximize": spec.maximize, "strategy": strategy_words(overview),
+        "counts": count_words(overview), "best": best_words(found),
+        "left": "" if record.state.final else left_of(overview, record).words,
+        "waits": why_trials_wait(overview, record),
         "space": [_parameter(each) for each in spec.space],
         "trials": _columns(rows, spec.space, found),
         "all_trials": len(found.rows),
         "best_over_time": [asdict(each) for each in found.best_over_time()],
         "best_trial": None if found.best is None else found.best.number,
         "importance": {"method": METHOD, "least": LEAST, "of": [asdict(i) for i in important]},
-        "workers": [asdict(job) for job in seen.jobs],
-        "brokers": [asdict(each) for each in seen.brokers] if not record.state.final else [],
+        "workers": [asdict(job) for job in overview.jobs],
+        "brokers": [asdict(each) for each in overview.brokers] if not record.state.final else [],
     }  # fmt: skip
 
 

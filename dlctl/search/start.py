@@ -81,10 +81,10 @@ def start(
         tell.note(_shared_folder(loaded, trial))
 
     text = loaded.path.read_bytes() + f"\n{session.site.name} {code.digest}".encode()
-    asked = Key(key, hashlib.sha256(text).hexdigest()) if key else None
+    request_key = Key(key, hashlib.sha256(text).hexdigest()) if key else None
     command = f"search {hashlib.sha256(text + f' {Path.cwd()}'.encode()).hexdigest()}"
     sent = submit_all(session, store, command, [Wanted(hub)], tell=tell, look_over=look_over,
-                      key=asked)  # fmt: skip
+                      key=request_key)  # fmt: skip
     if not sent.batch.records:
         return sent  # the search that this key has started was deleted
     record = sent.one()
@@ -212,10 +212,10 @@ def _renew(session: Session, loaded: Loaded, record: Record) -> None:
     path = f"{record.job_dir}/{names.SPEC}"
     sent = read_files(session.transport, [path])[path]
     before, now = json.loads(sent or "{}"), json.loads(files[names.SPEC])
-    for key, said in _KEPT.items():
+    for key, what in _KEPT.items():
         if before.get(key) != now[key]:
             raise RecordError(
-                f"{loaded.path}: {said} is another one than that of {record.training_id}, whose "
+                f"{loaded.path}: {what} is another one than that of {record.training_id}, whose "
                 "trials come from it",
                 hint=f"put it back, or start a new search: dlctl search start {loaded.path}",
             )

@@ -48,15 +48,15 @@ class Left:
         return text
 
 
-def left_of(seen: Overview, record: Record) -> Left:
+def left_of(overview: Overview, record: Record) -> Left:
     """Return what is left of a search's budget."""
-    trials, budget = seen.trials, seen.spec.budget
+    trials, budget = overview.trials, overview.spec.budget
     count = None if budget.trials is None else max(0, budget.trials - len(trials.order))
     time_s = None
     if budget.time_s is not None:
         used_s = trials.used_s
-        if record.state is State.TRAINING and seen.now and trials.last_event_at:
-            used_s += max(0.0, seen.now - trials.last_event_at)
+        if record.state is State.TRAINING and overview.now and trials.last_event_at:
+            used_s += max(0.0, overview.now - trials.last_event_at)
         time_s = max(0.0, budget.time_s - used_s)
     node_hours = None
     if budget.node_hours is not None:
@@ -104,37 +104,39 @@ class Whole(Counts):
     scheduler_problem: str
 
 
-def counts(seen: Overview, record: Record) -> Counts:
+def counts(overview: Overview, record: Record) -> Counts:
     """Return how many trials there are, by their states, and the best one."""
-    found = seen.trials
+    found = overview.trials
     return Counts(
-        len(found.rows), len(found.order), seen.running, sum(row.failed for row in found.rows),
-        found.spec.budget.trials, found.best, why_trials_wait(seen, record), left_of(seen, record),
+        len(found.rows), len(found.order), overview.running, sum(row.failed for row in found.rows),
+        found.spec.budget.trials, found.best, why_trials_wait(overview, record),
+        left_of(overview, record),
     )  # fmt: skip
 
 
-def whole(seen: Overview, record: Record) -> Whole:
+def whole(overview: Overview, record: Record) -> Whole:
     """Return all about a search but its single trials."""
     return Whole(
-        **vars(counts(seen, record)), spec=seen.spec, importance=importance_of(seen),
-        best_over_time=seen.trials.best_over_time(), workers=seen.jobs, brokers=seen.brokers,
-        scheduler_problem=seen.queue_problem,
+        **vars(counts(overview, record)), spec=overview.spec, importance=importance_of(overview),
+        best_over_time=overview.trials.best_over_time(), workers=overview.jobs,
+        brokers=overview.brokers, scheduler_problem=overview.queue_problem,
     )  # fmt: skip
 
 
-def importance_of(seen: Overview) -> list[Importance]:
+def importance_of(overview: Overview) -> list[Importance]:
     """Return how much each parameter explains alone, the most important one first."""
-    spec = seen.spec
-    return importances(spec.space, seen.trials.ended, maximize=spec.maximize)
+    spec = overview.spec
+    return importances(spec.space, overview.trials.ended, maximize=spec.maximize)
 
 
-def count_words(seen: Overview) -> str:
+def count_words(overview: Overview) -> str:
     """Return the trials by state: `15 of 40 ended, 1 failed, 8 outstanding (2 of them run)`."""
-    rows, ended, budget = seen.trials.rows, len(seen.trials.order), seen.spec.budget.trials
+    rows, ended = overview.trials.rows, len(overview.trials.order)
+    budget = overview.spec.budget.trials
     of, outstanding = f" of {budget}" if budget else "", len(rows) - ended
     text = f"{ended}{of} ended, {sum(row.failed for row in rows)} failed, {outstanding} outstanding"
-    if outstanding and seen.running is not None and not seen.is_over:
-        text += f" ({seen.running} of them run)"
+    if outstanding and overview.running is not None and not overview.is_over:
+        text += f" ({overview.running} of them run)"
     return text
 
 
@@ -148,9 +150,9 @@ def best_words(found: Trials) -> str:
     return f"{found.spec.metric} {row.metric:.6g} (trial {row.number}: {point_words(row.point)})"
 
 
-def strategy_words(seen: Overview) -> str:
+def strategy_words(overview: Overview) -> str:
     """Return the strategy with its options: `genetic, population 8, seed 1, deterministic`."""
-    spec = seen.spec
+    spec = overview.spec
     options = [f"{name} {value}" for name, value in spec.options.items()]
     mode = f"deterministic in a window of {spec.window}" if spec.deterministic else ""
     return ", ".join(filter(None, [spec.strategy, *options, f"seed {spec.seed}", mode]))

@@ -18,13 +18,13 @@ _SILENT_S = 15.0
 """A broker tells about itself every second."""
 
 
-def why_trials_wait(seen: Overview, record: Record) -> list[str]:
+def why_trials_wait(overview: Overview, record: Record) -> list[str]:
     """Return why trials that were asked for, or that are left to try, do not run.
 
     Nothing is returned for a search that is done, or whose trials all run.
     """
     search_id, state = record.training_id, record.state
-    outstanding = seen.trials.outstanding
+    outstanding = overview.trials.outstanding
     if state.final:
         if state is State.COMPLETED:
             return []
@@ -34,35 +34,35 @@ def why_trials_wait(seen: Overview, record: Record) -> list[str]:
         return [f"{left}: the search {how}; `dlctl resume {search_id}` goes on"]
     if state is not State.TRAINING:
         return [f"the hub has not begun, it is {state}" + _because(record.reason)]
-    found = _brokers(seen)
-    running = seen.running or 0
+    found = _brokers(overview)
+    running = overview.running or 0
     waiting = outstanding - running
     if waiting <= 0:
         return found
-    return found + _workers(seen, search_id, waiting, running)
+    return found + _workers(overview, search_id, waiting, running)
 
 
-def _brokers(seen: Overview) -> list[str]:
-    if not seen.brokers:
+def _brokers(overview: Overview) -> list[str]:
+    if not overview.brokers:
         return ["no broker has reported its tasks yet"]
-    late = [(b, seen.now - b.time) for b in seen.brokers if seen.now and b.time]
+    late = [(b, overview.now - b.time) for b in overview.brokers if overview.now and b.time]
     return [
         f"the broker {broker.broker} was last heard of {format_span(age_s)} ago"
         for broker, age_s in late if age_s > _SILENT_S
     ]  # fmt: skip
 
 
-def _workers(seen: Overview, search_id: str, waiting: int, running: int) -> list[str]:
+def _workers(overview: Overview, search_id: str, waiting: int, running: int) -> list[str]:
     wait = f"{counted(waiting, 'trial')} {'waits' if waiting == 1 else 'wait'}"
     add = f"`dlctl search scale {search_id} --workers N` sets how many there are"
-    pending = [job for job in seen.jobs if job.state == "PENDING"]
-    begun = [job for job in seen.jobs if job.lives and job.state != "PENDING"]
-    workers = list(seen.workers.values())
+    pending = [job for job in overview.jobs if job.state == "PENDING"]
+    begun = [job for job in overview.jobs if job.lives and job.state != "PENDING"]
+    workers = list(overview.workers.values())
     found = [_queue_words(pending)] if pending else []
-    if refusal := seen.hub.get("error"):
+    if refusal := overview.hub.get("error"):
         found.append(str(refusal))
-    if seen.queue_problem:
-        found.append(f"the scheduler does not answer: {seen.queue_problem}")
+    if overview.queue_problem:
+        found.append(f"the scheduler does not answer: {overview.queue_problem}")
     if not workers:
         if begun:
             found.append(
@@ -70,11 +70,11 @@ def _workers(seen: Overview, search_id: str, waiting: int, running: int) -> list
                 f"begun, and no worker has come to a broker so far; `dlctl logs {search_id}`"
                 " shows what they print"
             )
-        elif not pending and not seen.queue_problem:
-            ended = ", their jobs have ended" if seen.jobs else ""
+        elif not pending and not overview.queue_problem:
+            ended = ", their jobs have ended" if overview.jobs else ""
             found.append(f"no worker is there{ended}; {add}")
         return [f"{wait}: {reason}" for reason in found]
-    if lacks := what_workers_lack(seen.spec.task, workers):
+    if lacks := what_workers_lack(overview.spec.task, workers):
         found.append(f"no worker can take it: {lacks}")
     elif running:
         found.append(f"all workers are busy, with {counted(running, 'trial')}; {add}")

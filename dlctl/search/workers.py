@@ -127,11 +127,11 @@ def _install(
         names.ALIVE: scheduler.workers_alive_script(plan),
         names.POOLS: contract.to_json(names.Pools(pools)),
     }  # fmt: skip
-    asked = render_script(
+    install = render_script(
         "search/install.sh.j2", plan=plan, search=names, pool=pool, files=files, changed=_CHANGED,
         before=before,
     )  # fmt: skip
-    end = session.transport.run(asked, timeout_s=_TIMEOUT_S)
+    end = session.transport.run(install, timeout_s=_TIMEOUT_S)
     if end.exit_code not in (0, _CHANGED):
         raise _failed(session, record, "the files of its workers can't be written", end.stderr)
     return end.exit_code == 0
@@ -247,8 +247,8 @@ def _newest(workers: list[Worker]) -> list[Worker]:
 
 
 def _failed(session: Session, record: Record, what: str, stderr: bytes) -> RemoteCommandError:
-    said = stderr.decode(errors="replace").strip()[-300:] or "it printed nothing"
+    problem = stderr.decode(errors="replace").strip()[-300:] or "it printed nothing"
     return RemoteCommandError(
-        f"{session.transport.name}: {record.training_id}: {what}: {said}",
+        f"{session.transport.name}: {record.training_id}: {what}: {problem}",
         hint=f"check the space there, then: dlctl search scale {record.training_id}",
     )

@@ -131,7 +131,7 @@ def _guessing(run: Run, known: Known) -> _Found:
     name, lower = curve.key.shown, bool(is_better_lower(curve.key.name))
     best = curve.best()
     assert best is not None
-    classes = known.classes or _classes_told(run) or 0
+    classes = known.classes or _counted_classes(run) or 0
     among = classes if classes > 1 and _is_of_classes(curve) else None
     guess = ends.first[1]
     if among:
@@ -154,11 +154,11 @@ def _guessing(run: Run, known: Known) -> _Found:
     return BAD, f"{'Hardly' if better else 'No'}. {text}", evidence
 
 
-def _classes_told(run: Run) -> int | None:
+def _counted_classes(run: Run) -> int | None:
     """Return among how many classes the model chooses, by what the loop has found in its data."""
     begins = [e for e in run.events if e.kind == EventKind.BEGIN.value]
-    told = [count for e in begins if (count := e.values.get(CLASSES))]
-    return int(told[-1]) if told else None
+    counts = [count for e in begins if (count := e.values.get(CLASSES))]
+    return int(counts[-1]) if counts else None
 
 
 def _is_of_classes(curve: Curve) -> bool:
@@ -175,11 +175,11 @@ def _plateau(run: Run, known: Known) -> _Found:
     since = changes[-1].step if changes else 0.0
     recent = [(step, value) for step, value in points if step > since]
     evidence: dict[str, Any] = {"metric": name, "values": len(recent)}
-    if (told := _told_plateau(run, curve, since)) is not None:
+    if (plateau := _newest_plateau(run, curve, since)) is not None:
         pairs = zip(curve.points.step_last, curve.points.count, strict=True)
-        count = int(sum(each for step, each in pairs if step >= told.step))
-        evidence |= {"since_step": told.step, "values": count}
-        return BAD, f"Yes: {told.text.removeprefix('plateau: ')} ({count:,} values).", evidence
+        count = int(sum(each for step, each in pairs if step >= plateau.step))
+        evidence |= {"since_step": plateau.step, "values": count}
+        return BAD, f"Yes: {plateau.text.removeprefix('plateau: ')} ({count:,} values).", evidence
     if len(recent) < _LEAST:
         of = "since the learning rate changed" if changes else "so far"
         return (
@@ -196,7 +196,7 @@ def _plateau(run: Run, known: Known) -> _Found:
     return GOOD, f"No plateau of {name} has been found.", evidence
 
 
-def _told_plateau(run: Run, curve: Curve, since: float) -> Event | None:
+def _newest_plateau(run: Run, curve: Curve, since: float) -> Event | None:
     """Return the newest event of a plateau of a curve, unless it has got better afterwards."""
     beginning = f"plateau: {curve.key.shown} has "
     for event in reversed(run.events):
@@ -237,12 +237,12 @@ def _checkpoint(run: Run, known: Known) -> _Found:
 def _saved_by_itself(entries: Sequence[Saved], known: Known) -> _Found:
     """Return what lies in CHECKPOINT_DIR of which nothing tells that it is a checkpoint."""
     newest = entries[0]
-    told = [format_bytes(newest.size_bytes or 0)]
+    facts = [format_bytes(newest.size_bytes or 0)]
     if newest.saved_at is not None:
-        told.append(f"{format_span(known.now - newest.saved_at)} ago")
+        facts.append(f"{format_span(known.now - newest.saved_at)} ago")
     more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
     text = (
-        f"The program has saved {newest.name} ({', '.join(told)}){more}. dlctl can't tell whether "
+        f"The program has saved {newest.name} ({', '.join(facts)}){more}. dlctl can't tell whether "
         "that is whole: checkpoint.files in the manifest says which files are checkpoints."
     )
     return NOTE, text, {"saved": [each.name for each in entries], "saved_at": newest.saved_at}

@@ -70,7 +70,7 @@ class Run:
     _replays: Replays = field(default_factory=Replays)
     _groups: dict[Key, str] = field(default_factory=dict)
     """The group of each curve as its lines have it, which may lack what the name says."""
-    _told: dict[tuple[Source, int, str, str], Curve] = field(default_factory=dict)
+    _by_name: dict[tuple[Source, int, str, str], Curve] = field(default_factory=dict)
     """The curve of each name, as lines have it."""
     _epochs: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     """Steps, and the epoch of each."""
@@ -123,11 +123,11 @@ class Run:
             self._curve_of(origin, group, name).replace(kept)
 
     def _curve_of(self, origin: Origin, group: str, name: str) -> Curve:
-        told = origin.source, origin.learner, group, name
-        if (found := self._told.get(told)) is None:
-            key = key_of(*told)
+        parts = origin.source, origin.learner, group, name
+        if (found := self._by_name.get(parts)) is None:
+            key = key_of(*parts)
             self._groups.setdefault(key, group)
-            found = self._told[told] = self.curve(key)
+            found = self._by_name[parts] = self.curve(key)
         return found
 
     def _drop_after(self, step: float, origin: Origin, group: str | None) -> None:

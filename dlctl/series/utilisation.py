@@ -51,17 +51,17 @@ def utilisation(run: Run) -> Utilisation:
     )  # fmt: skip
 
 
-def sentences(run: Run, asked: Resources | None) -> list[str]:
+def sentences(run: Run, resources: Resources | None) -> list[str]:
     """Return what is worth telling, one sentence each."""
     found = utilisation(run)
-    told = [_gpu(found)] if found.gpu_percent is not None else []
-    if asked is not None and found.cpus is not None:
-        told.append(_cpus(found.cpus, asked.cpus_per_learner))
-    if asked is not None and found.memory_bytes is not None:
-        told.append(_memory(found.memory_bytes, asked.memory_bytes_per_learner))
+    lines = [_gpu(found)] if found.gpu_percent is not None else []
+    if resources is not None and found.cpus is not None:
+        lines.append(_cpus(found.cpus, resources.cpus_per_learner))
+    if resources is not None and found.memory_bytes is not None:
+        lines.append(_memory(found.memory_bytes, resources.memory_bytes_per_learner))
     if found.gpu_percent is None and (waits := _waits(found)):
-        told.append(f"On average a step {waits}.")
-    return told
+        lines.append(f"On average a step {waits}.")
+    return lines
 
 
 def _gpu(found: Utilisation) -> str:
@@ -81,16 +81,17 @@ def _waits(found: Utilisation) -> str:
     return " and ".join(parts)
 
 
-def _cpus(used: float, asked: int) -> str:
-    text = f"Asked for {asked} CPU{'s' if asked > 1 else ''} a learner, used {used:.2g}"
-    return f"{text}: `cpus` can be smaller." if used < _SPARE * asked and asked > 1 else f"{text}."
+def _cpus(used: float, wanted: int) -> str:
+    text = f"Asked for {wanted} CPU{'s' if wanted > 1 else ''} a learner, used {used:.2g}"
+    spare = used < _SPARE * wanted and wanted > 1
+    return f"{text}: `cpus` can be smaller." if spare else f"{text}."
 
 
-def _memory(used: float, asked: int | None) -> str:
-    if asked is None:
+def _memory(used: float, wanted: int | None) -> str:
+    if wanted is None:
         return f"Used {memory_size(used)} of memory a learner at most."
-    text = f"Asked for {memory_size(asked)} of memory a learner, used {memory_size(used)} at most"
-    spare = used < _SPARE * asked and asked > _GIB
+    text = f"Asked for {memory_size(wanted)} of memory a learner, used {memory_size(used)} at most"
+    spare = used < _SPARE * wanted and wanted > _GIB
     return f"{text}: `memory` can be smaller." if spare else f"{text}."
 
 

@@ -55,7 +55,7 @@ def make_app(desk: Desk, *, token: str | None, hosts: frozenset[str]) -> Starlet
         ],
         middleware=[guard],
         exception_handlers={
-            DlctlError: _told,
+            DlctlError: _problem_of,
             HTTPException: _refused,
             ClientDisconnect: _cut_off,
             Exception: _fault,
@@ -78,14 +78,14 @@ def _routes(desk: Desk) -> Iterator[Route]:
 async def _endpoint(desk: Desk, by_method: dict[str, Operation], request: Request) -> Response:
     if request.method != "HEAD":
         return await by_method[request.method](desk, request)
-    told = await by_method["GET"](desk, request)
-    if isinstance(told, StreamingResponse):  # it would be read to its end, or for ever
-        headers, told = told.raw_headers, Response(status_code=told.status_code)
-        told.raw_headers = headers
-    return told
+    response = await by_method["GET"](desk, request)
+    if isinstance(response, StreamingResponse):  # it would be read to its end, or for ever
+        headers, response = response.raw_headers, Response(status_code=response.status_code)
+        response.raw_headers = headers
+    return response
 
 
-def _told(request: Request, error: Exception) -> Response:
+def _problem_of(request: Request, error: Exception) -> Response:
     assert isinstance(error, DlctlError)
     return of_error(request.url.path, error)
 

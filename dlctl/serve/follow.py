@@ -37,7 +37,7 @@ class LogSource:
     """Follows logs."""
 
     def __init__(self, reader: LogReader) -> None:
-        self.reader, self._asked = reader, Wanted([], {}, 0)
+        self.reader, self._wanted = reader, Wanted([], {}, 0)
         self.rest, self.positions, self.skip = reader.rest, reader.positions, reader.skip
 
     @property
@@ -47,12 +47,12 @@ class LogSource:
 
     def look(self) -> Look:
         """Return what to read next."""
-        self._asked = asked = self.reader.wanted()
-        return look_at(self.reader.job_dir, asked.globs, asked.offsets, asked.limit_bytes)
+        self._wanted = wanted = self.reader.wanted()
+        return look_at(self.reader.job_dir, wanted.globs, wanted.offsets, wanted.limit_bytes)
 
     def take(self, _: Session, found: Mapping[str, bytes]) -> list[LogPiece]:
         """Return the lines that can be told now."""
-        return self.reader.take(self._asked, found)
+        return self.reader.take(self._wanted, found)
 
 
 class MetricsSource:

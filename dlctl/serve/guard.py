@@ -65,8 +65,8 @@ class Guard:
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close", "code": 1008, "reason": why})
         hint = _HOW_TO_ASK if status is HTTPStatus.UNAUTHORIZED else ""
-        told = refusal(scope["path"], status, why, hint=hint, headers=headers)
-        return await told(scope, receive, send_safely)
+        response = refusal(scope["path"], status, why, hint=hint, headers=headers)
+        return await response(scope, receive, send_safely)
 
     def _refusal(self, scope: Scope) -> tuple[HTTPStatus, str, dict[str, str] | None] | None:
         headers = Headers(scope=scope)

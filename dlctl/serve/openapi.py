@@ -68,7 +68,7 @@ def _operation(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     ]  # fmt: skip
     schema = _schema(each.query, schemas)
     parameters += [
-        {"name": name, "in": "query", "schema": _said(kind),
+        {"name": name, "in": "query", "schema": _without_null(kind),
          "required": name in schema.get("required", ())}
         for name, kind in schema["properties"].items()
     ]  # fmt: skip
@@ -94,15 +94,15 @@ def _body(each: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         found[JSON] = {"schema": _of(each.body, schemas)}
     if each.form is not None:
         schema = _schema(each.form, schemas)
-        parts = {name: _said(kind) for name, kind in schema["properties"].items()}
-        told = {name: kind.pop("contentSchema") for name, kind in parts.items()
-                if "contentSchema" in kind}  # fmt: skip
-        found[FORM] = {"schema": schema | {"properties": parts | told},
-                       "encoding": {name: {"contentType": JSON} for name in told}}  # fmt: skip
+        parts = {name: _without_null(kind) for name, kind in schema["properties"].items()}
+        as_json = {name: kind.pop("contentSchema") for name, kind in parts.items()
+                   if "contentSchema" in kind}  # fmt: skip
+        found[FORM] = {"schema": schema | {"properties": parts | as_json},
+                       "encoding": {name: {"contentType": JSON} for name in as_json}}  # fmt: skip
     return found
 
 
-def _said(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of what a query or a form says, which can be left out but not be null."""
     some: list[dict[str, Any]] = schema.get("anyOf", [])
     known = [each for each in some if each != {"type": "null"}]

@@ -58,7 +58,7 @@ class Models(AtSite):
     """Ask no site; return what is known here."""
 
 
-class Said(Strict):
+class VersionWords(Strict):
     """Words about a version of a model."""
 
     tags: list[str] = Field(default_factory=list)
@@ -68,14 +68,14 @@ class Said(Strict):
     """Which results of the training."""
 
 
-class NewModel(Said):
+class NewModel(VersionWords):
     """A model that is made of what a training has made."""
 
     training: str
     name: str = ""
 
 
-class ModelChange(Said):
+class ModelChange(VersionWords):
     """A new version, which a training has made; and changes of the model's words."""
 
     training: str | None = None
@@ -102,8 +102,8 @@ def show_search(call: Call) -> Response:
     from dlctl.service import verbs
 
     with call.training(search=True) as (session, record):
-        known, seen = verbs.status(session, record, call.desk.mine.store)
-    return answer(known.plain() | asdict(counts(seen, known)))
+        known, overview = verbs.status(session, record, call.desk.mine.store)
+    return answer(known.plain() | asdict(counts(overview, known)))
 
 
 def list_trials(call: Call) -> Response:
@@ -129,11 +129,11 @@ def make_model(call: Call) -> Response:
     """Store what a training has made, once for each key."""
     from dlctl.service import models
 
-    said = call.body
-    record = call.desk.find_now(said.training)
-    wish = models.wish(said.name, said.tags, said.aliases, said.description, call.key or "")
+    body = call.body
+    record = call.desk.find_now(body.training)
+    wish = models.wish(body.name, body.tags, body.aliases, body.description, call.key or "")
     with models.models_at(call.desk.mine, record.site) as there:
-        made = there.make(wish, models.Source(None, record.training_id, said.results))
+        made = there.make(wish, models.Source(None, record.training_id, body.results))
         there.read()
     return answer(asdict(made), 201)
 
@@ -164,11 +164,11 @@ def change_model(call: Call) -> Response:
     from dlctl.models.changes import Changes
     from dlctl.service import models
 
-    said = call.body
-    wish = models.wish("", said.tags, said.aliases, said.description)
-    gone = Changes(removed_tags=said.removed_tags, removed_aliases=said.removed_aliases)
+    body = call.body
+    wish = models.wish("", body.tags, body.aliases, body.description)
+    gone = Changes(removed_tags=body.removed_tags, removed_aliases=body.removed_aliases)
     with _models(call) as (there, name):
-        source = models.Source(None, said.training, said.results)
+        source = models.Source(None, body.training, body.results)
         new, number = there.update(name, wish, source, gone)
     return answer(asdict(new.version(number)) | {"aliases": new.aliases, "tags": new.tags})
 

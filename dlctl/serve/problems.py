@@ -82,8 +82,8 @@ def refusal(
         more: Further members of the problem's details; empty ones are left out.
     """
     if path.startswith(OLDER):
-        told = {"code": int(status), "error": detail, "description": hint or detail}
-        return Response(json_bytes(told), status, headers, "application/json")
+        older = {"code": int(status), "error": detail, "description": hint or detail}
+        return Response(json_bytes(older), status, headers, "application/json")
     content: dict[str, Any] = {
         "type": "about:blank", "title": HTTPStatus(status).phrase, "status": int(status),
         "detail": detail, **{name: value for name, value in more.items() if value},

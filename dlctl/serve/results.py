@@ -96,22 +96,22 @@ async def file(call: Call) -> Response:
     folder, found = await call.desk.at_sites(do)
     tag, headers = etag(found), call.request.headers
     name = quote(path.rpartition("/")[2], errors="replace")
-    told = {"etag": tag, "accept-ranges": "bytes",
-            "content-disposition": f"attachment; filename*=UTF-8''{name}"}  # fmt: skip
+    fields = {"etag": tag, "accept-ranges": "bytes",
+              "content-disposition": f"attachment; filename*=UTF-8''{name}"}  # fmt: skip
     known = headers.get("if-none-match", "").replace(" ", "").split(",")
     if {tag, f"W/{tag}", "*"} & {*known}:
         return Response(status_code=304, headers={"etag": tag})
     begin, end, status = 0, found.size_bytes, 200
-    asked = headers.get("range") if headers.get("if-range", tag) == tag else None
-    if asked and (span := span_of(asked, found.size_bytes)):
+    range_ = headers.get("range") if headers.get("if-range", tag) == tag else None
+    if range_ and (span := span_of(range_, found.size_bytes)):
         begin, end, status = *span, 206
         if begin >= end:
             return refusal(BASE, 416, f"the file has {found.size_bytes} bytes",
                            headers={"content-range": f"bytes */{found.size_bytes}"})  # fmt: skip
-        told["content-range"] = f"bytes {begin}-{end - 1}/{found.size_bytes}"
-    told["content-length"] = str(end - begin)
+        fields["content-range"] = f"bytes {begin}-{end - 1}/{found.size_bytes}"
+    fields["content-length"] = str(end - begin)
     content = _content(call, record, f"{folder}/{found.path}", begin, end - begin)
-    return StreamingResponse(content, status, told, BYTES)
+    return StreamingResponse(content, status, fields, BYTES)
 
 
 def span_of(text: str, size_bytes: int) -> tuple[int, int] | None:

@@ -111,7 +111,7 @@ async def logs(call: Call) -> Response:
 
 
 async def _followed(
-    call: Call, record: Record, source: Source, told: Callable[[list[Any]], list[Any]],
+    call: Call, record: Record, source: Source, plain: Callable[[list[Any]], list[Any]],
     sieve: Sieve | None = None,
 ) -> AsyncIterator[bytes]:  # fmt: skip
     """Yield events, the last of which tells how the training has ended."""
@@ -119,7 +119,7 @@ async def _followed(
         async for batch in call.desk.followers.follow(record, source):
             if batch is None:
                 yield b": alive\n\n"
-            elif items := await anyio.to_thread.run_sync(told, batch.pieces):
+            elif items := await anyio.to_thread.run_sync(plain, batch.pieces):
                 yield b"id: %b\ndata: %b\n\n" % (batch.position.encode(), json_bytes(items))
         state = (await call.desk.find(record.training_id)).state
         if state.final:
@@ -145,10 +145,10 @@ async def metrics(call: Call) -> Response:
         if position := call.request.headers.get("last-event-id"):
             begin_at_position(source, position)
 
-        def told(entries: list[Entry]) -> list[dict[str, Any]]:
+        def plain(entries: list[Entry]) -> list[dict[str, Any]]:
             return [each.plain() for each in chosen(entries, query.since_step, query.names)]
 
-        return StreamingResponse(_followed(call, record, source, told), media_type=EVENTS)
+        return StreamingResponse(_followed(call, record, source, plain), media_type=EVENTS)
 
     def do() -> dict[str, Any]:
         entries = measured(call.desk.mine, record, call.query.since_step, call.query.names)

@@ -159,10 +159,10 @@ async def list_(call: Call, *, search: bool = False) -> Response:
     page, more = records[: query.limit], len(records) > query.limit
     cursor = _place(page[-1]) if more else None
 
-    def told() -> bytes:
+    def content() -> bytes:
         return json_bytes({"items": [record.plain() for record in page], "next": cursor})
 
-    return Response(await anyio.to_thread.run_sync(told), media_type=JSON)
+    return Response(await anyio.to_thread.run_sync(content), media_type=JSON)
 
 
 def _place(record: Record) -> str:
@@ -190,12 +190,12 @@ def send(call: Call, wanted: New, path: Path) -> Record:
     from dlctl.service.submit import submit_variants
 
     desk = call.desk
-    asked = wanted.model_dump_json(exclude={"manifest", "git", "code"}) + str(path)
+    request = wanted.model_dump_json(exclude={"manifest", "git", "code"}) + str(path)
     with desk.open(wanted.site or desk.site) as session:
         sent = submit_variants(
             session, desk.mine.store, variants([path], wanted.overrides.overrides()), wanted.model,
             checked_tags(wanted.tags), desk.mine.tell, key=call.key,
-            body=hashlib.sha256(asked.encode()).hexdigest(),
+            body=hashlib.sha256(request.encode()).hexdigest(),
         )  # fmt: skip
         return made_by(sent)
 
@@ -227,13 +227,13 @@ def change(call: Call, *, search: bool = False) -> Response:
     mine, wanted = call.desk.mine, call.body.root
 
     with call.training(search=search) as (session, record):
-        record, told = verbs.act(
+        record, sentence = verbs.act(
             session, record, mine.store, wanted.do, mine.tell,
             settings=wanted.settings if wanted.do == "tune" else None,
             overrides=wanted.overrides.overrides() if wanted.do == "resume" else None,
         )  # fmt: skip
     call.desk.keep_new([record])
-    return answer({"training": record.plain(), "told": told})
+    return answer({"training": record.plain(), "told": sentence})
 
 
 def delete(call: Call) -> Response:

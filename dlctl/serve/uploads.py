@@ -239,9 +239,9 @@ def _clone(url: str, commit: str, folder: Path) -> None:
     for words in (["init", "-q"], ["fetch", "-q", "--depth", "1", "--", url, commit],
                   ["checkout", "-q", "FETCH_HEAD"]):  # fmt: skip
         what = f"git {words[0]} {url} {commit[:12]}"
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as errors:
             try:
-                process = subprocess.Popen(["git", *words], cwd=folder, env=env, stderr=said,  # noqa: S603, S607
+                process = subprocess.Popen(["git", *words], cwd=folder, env=env, stderr=errors,  # noqa: S603, S607
                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                            start_new_session=True)  # fmt: skip
             except OSError as error:
@@ -255,8 +255,8 @@ def _clone(url: str, commit: str, folder: Path) -> None:
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise ManifestError(f"{what}: not done after {_GIT_S:g} s") from error
                 raise
-            said.seek(0)
-            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            errors.seek(0)
+            last = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
         if code:
             raise ManifestError(f"{what}: {last}",
                                 hint="check the URL, and that the server may read it")  # fmt: skip

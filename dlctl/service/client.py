@@ -146,13 +146,14 @@ class Client:
         for site, answer in ask_all(
             sorted(by_site), lambda s: refresh(s, by_site[s.site.name], self.store)
         ):
-            told, mine = answer, by_site[site]
-            if isinstance(told, DlctlError):
-                problems[site] = told
-                if at_once or may_pass(told):
-                    self.tell.warn(f"{site}: {told.message}")
-                told = stale(mine, told, self.store) if isinstance(told, TransportError) else mine
-            known |= {record.training_id: record for record in told}
+            mine = answer if isinstance(answer, list) else by_site[site]
+            if isinstance(answer, DlctlError):
+                problems[site] = answer
+                if at_once or may_pass(answer):
+                    self.tell.warn(f"{site}: {answer.message}")
+            if isinstance(answer, TransportError):
+                mine = stale(mine, answer, self.store)
+            known |= {record.training_id: record for record in mine}
         return [known[record.training_id] for record in records], problems
 
 

@@ -54,7 +54,7 @@ class Details:
     def plain(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         found = self.record.plain() | {
-            "output": told_output(self.record), "next_command": self.next_command,
+            "output": output_in_words(self.record), "next_command": self.next_command,
             "stored_as": self.stored_as, "shown_state": self.record.state_in_words,
             "starts_in_words": starts(self.record, time.time()),
         }  # fmt: skip
@@ -119,7 +119,7 @@ def _stored_as(record: Record) -> list[str]:
         return []
 
 
-def told_output(record: Record) -> str:
+def output_in_words(record: Record) -> str:
     """Return `out/: 14 files, 8.0 MB; not in RESULT_DIR` of a program's output; "" without any."""
     return contract.tell_output(record.made.output) if record.made else ""
 
@@ -127,17 +127,17 @@ def told_output(record: Record) -> str:
 def lost_by_deletion(record: Record) -> str:
     """Return what exists nowhere else, as far as the local record knows."""
     parts = _parts(record)
-    lost = {part: told for part, told in parts.items() if not record.was_fetched(part)}
+    lost = {part: words for part, words in parts.items() if not record.was_fetched(part)}
     fetched = [part for part in parts if part not in lost]
     if record.made and not record.made.results.files:
         fetched = ["logs" if part == "results" else part for part in fetched]
     verb = "was" if fetched == ["output"] else "were"
-    said = f"its {_listed(fetched)} {verb} fetched" if fetched else ""
+    sentence = f"its {_listed(fetched)} {verb} fetched" if fetched else ""
     if not lost:
-        return f"nothing is lost: {said}"
-    missing = f"its {_listed([word for told in lost.values() for word in told])} were NOT"
+        return f"nothing is lost: {sentence}"
+    missing = f"its {_listed([word for words in lost.values() for word in words])} were NOT"
     missing += f" ({_command(record, lost)})" if fetched else f" fetched ({_command(record, lost)})"
-    return f"{said}, {missing}" if said else missing
+    return f"{sentence}, {missing}" if sentence else missing
 
 
 def only_copies(record: Record, among: Collection[str] = ("output", "checkpoints")) -> str:
@@ -155,8 +155,8 @@ def only_copies(record: Record, among: Collection[str] = ("output", "checkpoints
     parts = _parts(record)
     if made and "checkpoints" in parts and is_model and not record.was_fetched("checkpoints"):
         lost.append("checkpoints")
-    told = [word for part in lost for word in parts[part]]
-    return f"{_listed(told)} ({_command(record, lost)})" if told else ""
+    words = [word for part in lost for word in parts[part]]
+    return f"{_listed(words)} ({_command(record, lost)})" if words else ""
 
 
 def next_fetch(record: Record) -> str:
@@ -187,14 +187,14 @@ def _parts(record: Record) -> dict[str, list[str]]:
         if record.state is State.COMPLETED:
             return {"results": ["model", "logs"]}
         return {"results": ["logs"], "checkpoints": ["checkpoints"]}
-    parts = {"results": [*_told("results", made.results), "logs"]}
+    parts = {"results": [*_amount_in_words("results", made.results), "logs"]}
     if made.checkpoints.files and not record.is_search:  # a hub keeps a file of its own there
-        parts["checkpoints"] = _told("checkpoints", made.checkpoints)
+        parts["checkpoints"] = _amount_in_words("checkpoints", made.checkpoints)
     if made.output:
-        parts["output"] = [f"output ({told_output(record)})"]
+        parts["output"] = [f"output ({output_in_words(record)})"]
     return parts
 
 
-def _told(name: str, amount: Amount) -> list[str]:
+def _amount_in_words(name: str, amount: Amount) -> list[str]:
     size = f"{counted(amount.files, 'file')}, {format_bytes(amount.size_bytes)}"
     return [f"{name} ({size})"] if amount.files else []

@@ -72,13 +72,13 @@ def pieces(
     from dlctl.lifecycle import QueuePace, refresh
     from dlctl.logs import reader as logs
 
-    pace, told = QueuePace(), ""
+    pace, reason = QueuePace(), ""
 
     def state() -> State:
-        nonlocal record, told
+        nonlocal record, reason
         (record,) = refresh(stays, [record], store, pace)
-        if (why := _why_it_waits(record)) and why != told:
-            told = why
+        if (why := _why_it_waits(record)) and why != reason:
+            reason = why
             tell.note(f"{record.training_id} {record.state}: {why}")
         return State.COMPLETED if on_look(stays, record) else record.state
 

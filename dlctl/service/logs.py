@@ -88,10 +88,10 @@ class LinesWanted:
         lines = text.removesuffix("\n").split("\n") if text else []
         if pattern is None:
             return lines
-        seen = [shown(line, colours=False) for line in lines]
+        texts = [shown(line, colours=False) for line in lines]
         if sieve is None:
-            return [line for line, text in zip(lines, seen, strict=True) if pattern.search(text)]
-        return [line for line, is_in in zip(lines, sieve.found_in(seen), strict=True) if is_in]
+            return [line for line, text in zip(lines, texts, strict=True) if pattern.search(text)]
+        return [line for line, is_in in zip(lines, sieve.found_in(texts), strict=True) if is_in]
 
     def _checked(self, session: Session, record: Record, store: RecordStore) -> Record:
         check_learner(session, record, max(self._ranks, default=None))

@@ -93,7 +93,7 @@ class ModelsAt:
         """Return a version, read in full."""
         return whole_version(self.session, self.models, parse_reference(reference))
 
-    def make(self, said: Wish, source: Source) -> ModelVersion:
+    def make(self, wish: Wish, source: Source) -> ModelVersion:
         """Store a version.
 
         Raises:
@@ -103,13 +103,13 @@ class ModelsAt:
             assert source.folder is not None
             with self.mine.tell.progress("sending") as on_progress:
                 return from_folder(
-                    self.session, source.folder, said, on_progress, self.mine.tell.note
+                    self.session, source.folder, wish, on_progress, self.mine.tell.note
                 )
         training, site = self.mine.store.find(source.training_id), self.session.site.name
-        if said.key:
-            asked = json.dumps([asdict(said), source.training_id, source.results], sort_keys=True)
-            claim(self.mine.store, Key(said.key, hashlib.sha256(asked.encode()).hexdigest()))
-            if made := self._made_before(said, training):
+        if wish.key:
+            request = json.dumps([asdict(wish), source.training_id, source.results], sort_keys=True)
+            claim(self.mine.store, Key(wish.key, hashlib.sha256(request.encode()).hexdigest()))
+            if made := self._made_before(wish, training):
                 return made
         if training.site != site:
             raise RecordError(
@@ -118,31 +118,31 @@ class ModelsAt:
             )
         (training,) = refresh(self.session, [training], self.mine.store)
         try:
-            return from_training(self.session, training, said, source.results)
+            return from_training(self.session, training, wish, source.results)
         except RecordError:
             self.read()  # perhaps the same request, sent twice, has made it at this moment
-            if said.key and (made := self._made_before(said, training)):
+            if wish.key and (made := self._made_before(wish, training)):
                 return made
             raise
 
-    def _made_before(self, said: Wish, training: Record) -> ModelVersion | None:
+    def _made_before(self, wish: Wish, training: Record) -> ModelVersion | None:
         """Return the version that the request with this key has made.
 
         Raises:
             KeyTaken: another request, of another machine, has the key.
         """
-        end = new_training_id("", said.key).rpartition("-")[2]
+        end = new_training_id("", wish.key).rpartition("-")[2]
         for model in self.models:
             if model.model_id.rpartition("-")[2] == end:
                 made = self.version(f"{model.model_id}@{model.numbers[0]}").version
-                if made.training_id != training.training_id or said.name not in ("", made.name):
-                    raise KeyTaken(f"the key {said.key!r} was used for another request",
+                if made.training_id != training.training_id or wish.name not in ("", made.name):
+                    raise KeyTaken(f"the key {wish.key!r} was used for another request",
                                    hint="a new request needs a new key")  # fmt: skip
                 return made
         return None
 
     def update(
-        self, reference: str, said: Wish, source: Source, gone: Changes
+        self, reference: str, wish: Wish, source: Source, gone: Changes
     ) -> tuple[KnownModel, int]:
         """Add a version to a model if there is a source for one; change its tags and aliases.
 
@@ -154,11 +154,11 @@ class ModelsAt:
         number = old.number_of(wanted.which)
         refuse_unknown(old, gone)  # before a version is stored
         if source:
-            number = self.make(replace(said, model=old, parent=number), source).version
-            said = wish()
+            number = self.make(replace(wish, model=old, parent=number), source).version
+            wish = Wish()
         change(self.session, old, replace(
-            gone, aliases=said.aliases, number=number, tags=said.tags,
-            description=said.description))  # fmt: skip
+            gone, aliases=wish.aliases, number=number, tags=wish.tags,
+            description=wish.description))  # fmt: skip
         self.read()
         return self.find(old.model_id), number
 
@@ -180,7 +180,7 @@ class ModelsAt:
         self.read()
         return old.model_id + (f"@{number}" if number else "")
 
-    def copy(self, found: Found, to: ModelsAt, said: Wish) -> ModelVersion:
+    def copy(self, found: Found, to: ModelsAt, wish: Wish) -> ModelVersion:
         """Copy a version to another site.
 
         Raises:
@@ -189,7 +189,7 @@ class ModelsAt:
         if to.session.site.name == self.session.site.name:
             raise Misused(f"{found.version.label} is at {self.session.site.name} already")
         with self.mine.tell.progress("copying") as on_progress:
-            made = publish.copy(self.session, found, to.session, to.models, said.aliases,
+            made = publish.copy(self.session, found, to.session, to.models, wish.aliases,
                                 on_progress)  # fmt: skip
         to.read()
         return made
@@ -215,11 +215,11 @@ def known_models(
     if offline:
         return [model for model in record.all() if site in (None, model.site)]
     if site:
-        asked = mine.each_site([site], read_models)
+        answers = mine.each_site([site], read_models)
     else:
-        asked = mine.sites_at_once({"local", default_site, *record.sites()}, read_models)
+        answers = mine.sites_at_once({"local", default_site, *record.sites()}, read_models)
     found: dict[str, list[KnownModel]] = {}
-    for name, answer in asked:
+    for name, answer in answers:
         if not isinstance(answer, DlctlError):
             record.remember(name, answer)
             found[name] = answer

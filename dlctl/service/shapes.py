@@ -258,21 +258,21 @@ def _training() -> Any:
     ], bases=(Record,), frozen=True)  # fmt: skip
 
 
-def _type(told: Any) -> Any:
+def _type(shape: Any) -> Any:
     """Return a type that is told as `module:Type`, as fields, as a list of one, or as itself."""
     from typing_extensions import NotRequired, TypedDict
 
-    if isinstance(told, dict):
-        known = {name: _type(kind) for name, kind in told.items()}
+    if isinstance(shape, dict):
+        known = {name: _type(kind) for name, kind in shape.items()}
         return TypedDict("Printed", {  # type: ignore[operator]
             name.rstrip("?"): NotRequired[kind] if name.endswith("?") else kind
             for name, kind in known.items()})  # fmt: skip
-    if isinstance(told, list):
-        return list.__class_getitem__(_type(told[0]))
-    if told == _TRAINING:
+    if isinstance(shape, list):
+        return list.__class_getitem__(_type(shape[0]))
+    if shape == _TRAINING:
         return _training()
-    if not isinstance(told, str):
-        return told
-    module, _, name = told.removesuffix(" | None").rpartition(":")
+    if not isinstance(shape, str):
+        return shape
+    module, _, name = shape.removesuffix(" | None").rpartition(":")
     found = getattr(importlib.import_module(module), name)
-    return found if told.endswith(name) else found | None
+    return found if shape.endswith(name) else found | None

@@ -57,13 +57,13 @@ def submit_variants(
     body = body or _digest(session.site.name, wanted, folders, model, tags)
 
     def look_over(requests: Sequence[Request]) -> None:
-        told = set[str]()
+        seen = set[str]()
         for request, variant in zip(requests, wanted, strict=False):
             plan = request.plan
             about = repr((plan.not_in_this_version, plan.lifecycle, plan.batch.partition,
                           plan.weights, plan.framework.command, plan.resources))  # fmt: skip
-            if about not in told:
-                told.add(about)
+            if about not in seen:
+                seen.add(about)
                 tell_plan(plan, variant.manifest, model, tell)
         if advice:
             plans = [request.plan for request in requests]

@@ -181,8 +181,8 @@ def _planned(plan: contract.Plan, session: Session | None) -> tuple[float | None
     if script is None:
         return None, ""
     end = session.transport.run(script, timeout_s=_TIMEOUT_S)
-    in_s, said = session.scheduler.parse_start(end.text, end.error_text)
-    return in_s, "" if in_s is not None else said
+    in_s, why_not = session.scheduler.parse_start(end.text, end.error_text)
+    return in_s, "" if in_s is not None else why_not
 
 
 def _write(path: Path, found: Sequence[Suggestion]) -> str:

@@ -248,10 +248,10 @@ def status(session: Session, record: Record, store: RecordStore) -> tuple[Record
     from dlctl.search.workers import top_up
 
     record = refresh(session, [record], store)[0]
-    seen = read_overview(session, record)
-    if seen.hub_asks and not record.state.final:
-        top_up(session, record, seen.wanted)
-    return record, seen
+    overview = read_overview(session, record)
+    if overview.hub_asks and not record.state.final:
+        top_up(session, record, overview.wanted)
+    return record, overview
 
 
 def scale(

@@ -96,9 +96,9 @@ def try_notices(manifest: Manifest, folder: Path, site: str) -> Iterator[str]:
     """
     bare, literal = manifest.extract_secrets()
     values, hosts = secret_values(bare, literal, folder), load_site(site).webhook_hosts
-    told = notify_plan(bare.notify, "")
-    ways = [way for way in (told.ways if told else []) if way != "command"]
-    if told is None or not ways:
+    plan = notify_plan(bare.notify, "")
+    ways = [way for way in (plan.ways if plan else []) if way != "command"]
+    if plan is None or not ways:
         raise Misused("the manifest's `notify` has no webhook, and no email with smtp, to try")
     text = "This is a test: dlctl validate --notify has sent it."
     notice = Notice("started", f"test-{secrets.token_hex(4)}", manifest.name, site, 1,
@@ -109,7 +109,7 @@ def try_notices(manifest: Manifest, folder: Path, site: str) -> Iterator[str]:
 
     for way in ways:
         try:
-            contract.send_notice(way, told, [], notice, hosts, resolve)
+            contract.send_notice(way, plan, [], notice, hosts, resolve)
         except contract.NotSent as error:
             raise DlctlError(f"{way}: {error.message}", hint=error.hint) from None
         yield way

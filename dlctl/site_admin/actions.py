@@ -137,8 +137,8 @@ def setup_site(
     path = files.set_python(name, answer.python)
     if not shipped:
         return answer
-    told = f"wrote {path}, which takes the place of the site that dlctl ships"
-    return replace(answer, notes=[*answer.notes, f"{told}; `dlctl sites remove {name}` undoes it"])
+    text = f"wrote {path}, which takes the place of the site that dlctl ships"
+    return replace(answer, notes=[*answer.notes, f"{text}; `dlctl sites remove {name}` undoes it"])
 
 
 @contextmanager

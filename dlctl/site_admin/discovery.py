@@ -87,8 +87,8 @@ def read_answers(answers: Answers, schedulers: Sequence[Scheduler]) -> Discovere
                         "works")  # fmt: skip
     offers = ((each.kind, each.read_offer(answers)) for each in schedulers)
     kind, offer = next((kind, offer) for kind, offer in offers if offer)  # the local one is
-    modules = answers["modules"].said.removeprefix("kind=")
-    free = re.search(r"\s(\d+)\s+\d+%\s", answers["df"].said)
+    modules = answers["modules"].output.removeprefix("kind=")
+    free = re.search(r"\s(\d+)\s+\d+%\s", answers["df"].output)
     return Discovered(
         home=account["home"],
         user=account.get("user", ""),
@@ -98,6 +98,6 @@ def read_answers(answers: Answers, schedulers: Sequence[Scheduler]) -> Discovere
         pythons=[f"{row[0]} ({row[1]})" for row in answers["pythons"].rows
                  if re.fullmatch(r"\d+(\.\d+)+", row[0])],
         modules=[line.strip() for line in lines_of(modules) if line.strip()],
-        mpirun=answers["mpirun"].said.split("\n")[0],
+        mpirun=answers["mpirun"].output.split("\n")[0],
         free_bytes=int(free[1]) * 1024 if free else None,
     )  # fmt: skip

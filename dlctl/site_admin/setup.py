@@ -137,7 +137,7 @@ def parse_setup(name: str, exit_code: int, text: str, errors: str) -> SetupAnswe
     Raises:
         SiteError: one sentence that says why the setup failed.
     """
-    words = said(text)
+    words = by_kind(text)
     if exit_code == 0 and words.get("python"):
         return SetupAnswer(words["python"][-1], words.get("note", []))
     last = ([line.strip() for line in lines_of(errors) if line.strip()] or ["no message"])[-1]
@@ -146,7 +146,7 @@ def parse_setup(name: str, exit_code: int, text: str, errors: str) -> SetupAnswe
     raise SiteError(f"{name}: {why}", hint=hint)
 
 
-def said(text: str) -> dict[str, list[str]]:
+def by_kind(text: str) -> dict[str, list[str]]:
     """Return what a script has said in lines `dlctl-KIND TEXT`, by kind. Pure."""
     found: dict[str, list[str]] = {}
     for line in lines_of(text):
@@ -163,5 +163,5 @@ def site_template(name: str) -> str:
 
 def _digest(site: Site, packages: Sequence[str]) -> str:
     settings = site.environment
-    asked = [*packages, "", *settings.pip, "", *settings.modules, "", *settings.setup]
-    return hashlib.sha256("\n".join(asked).encode()).hexdigest()
+    parts = [*packages, "", *settings.pip, "", *settings.modules, "", *settings.setup]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -264,8 +264,8 @@ def _problem(fault: ErrorDetails, document: Document) -> str:
     allowed = fault["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
     given = repr(fault["input"])
     is_hidden = isinstance(fault["input"], (dict, BaseModel)) or has_credential(given)
-    seen = "" if is_hidden else f" (seen {given:.60})"
-    return f"{document.where(trail)}: {key}: {allowed}{seen}"
+    tail = "" if is_hidden else f" (seen {given:.60})"
+    return f"{document.where(trail)}: {key}: {allowed}{tail}"
 
 
 def _allowed_keys(trail: Trail) -> str:

@@ -119,8 +119,8 @@ def _pair(trail: Trail, value: str, *, quoted: bool) -> str:
     inner = _pair(rest, value, quoted=quoted) if rest else ""
     if quoted:
         is_text = isinstance(parse_scalar(value), str)
-        told = f"{{{inner}}}" if rest else json.dumps(value) if is_text else value
-        return f"{json.dumps(key)}: {told}"
+        body = f"{{{inner}}}" if rest else json.dumps(value) if is_text else value
+        return f"{json.dumps(key)}: {body}"
     return f"{key}: {{{inner}}}" if rest else f"{key}: {value}"
 
 

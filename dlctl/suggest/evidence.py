@@ -74,9 +74,9 @@ def range_of(values: Sequence[float], form: Callable[[float], str]) -> str:
     return f"{number} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
 
 
-def is_enough(asked: float | None, needed: float) -> bool:
+def is_enough(wanted: float | None, needed: float) -> bool:
     """Return whether what was asked for is enough, and not far more than that."""
-    return asked is not None and needed <= asked <= _ENOUGH * needed
+    return wanted is not None and needed <= wanted <= _ENOUGH * needed
 
 
 def far_off(plans: Sequence[Plan], known: Sequence[Past]) -> str:
@@ -89,29 +89,29 @@ def far_off(plans: Sequence[Plan], known: Sequence[Past]) -> str:
     for plan in plans:
         same = [past for past in known if past.training_id in done
                 and (plan.name == past.name or plan.code_digest == past.code_digest)]  # fmt: skip
-        if told := [word for word in (_memory(plan, same), _time(plan, same)) if word]:
-            return (f"asks for {' and '.join(told)} by {trainings(same)} of this name or code: "
+        if excesses := [word for word in (_memory(plan, same), _time(plan, same)) if word]:
+            return (f"asks for {' and '.join(excesses)} by {trainings(same)} of this name or code: "
                     "`dlctl suggest` has more, `--no-advice` silences this")  # fmt: skip
     return ""
 
 
 def _memory(plan: Plan, same: Sequence[Past]) -> str:
-    asked = plan.resources.memory_bytes_per_learner or 0
+    wanted = plan.resources.memory_bytes_per_learner or 0
     used = max((past.memory_bytes or 0 for past in same), default=0)
-    if not used or asked < _LEAST_BYTES or asked <= _FAR * used:
+    if not used or wanted < _LEAST_BYTES or wanted <= _FAR * used:
         return ""
-    return f"{memory_size(asked)} of memory where at most {memory_size(used)} was used"
+    return f"{memory_size(wanted)} of memory where at most {memory_size(used)} was used"
 
 
 def _time(plan: Plan, same: Sequence[Past]) -> str:
     """Compare the time with that of trainings; with more epochs it may take as much longer."""
-    asked_s = (plan.lifecycle.total_time_s if plan.lifecycle else None) or 0
+    wanted_s = (plan.lifecycle.total_time_s if plan.lifecycle else None) or 0
     epochs = plan.training.epochs if plan.framework.has_loop else 0
     spans: dict[str, float] = {}
     for past in same:
         more = max(1.0, epochs / past.epochs) if past.epochs else 1.0
         spans[past.training_id] = spans.get(past.training_id, 0.0) + past.held_s * more
     used_s = max(spans.values(), default=0.0)
-    if not used_s or asked_s < _LEAST_S or asked_s <= _FAR * used_s:
+    if not used_s or wanted_s < _LEAST_S or wanted_s <= _FAR * used_s:
         return ""
-    return f"{exact_span(asked_s)} where at most {exact_span(used_s)} was used"
+    return f"{exact_span(wanted_s)} where at most {exact_span(used_s)} was used"

@@ -60,30 +60,30 @@ def judge(
 
 def _memory(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
     """Return the p95 of the peaks × 1.2, not less than any peak, more than was too little."""
-    asked = manifest.memory or ""
+    value = manifest.memory or ""
     known, of = of_learners(same, manifest.learners, lambda past: past.memory_bytes)
     failed = _too_little(same)
     if not (known or failed):
-        return Suggestion("memory", asked, "", "too little: no training has told its memory")
-    needed, told = 0.0, list[str]()
+        return Suggestion("memory", value, "", "too little: no training has told its memory")
+    needed, evidence = 0.0, list[str]()
     if known:
         peaks = [float(past.memory_bytes or 0) for past in known]
         high = quantile(peaks, HIGH)
         margin = _REHEARSED_MARGIN if known[0].is_rehearsal else _MARGIN
         needed = max(high * margin, high + _SPARE_BYTES, *peaks)
-        told.append(f"{trainings(known)}{of}: {range_of(peaks, memory_size)}")
+        evidence.append(f"{trainings(known)}{of}: {range_of(peaks, memory_size)}")
     if failed:
         needed = max(needed, max(failed) * _AGAIN)
-        told.append(f"{memory_size(max(failed))} was too little {_times(len(failed))}")
-    suggested = asked if is_enough(manifest.memory_bytes, needed) else _size(needed)
+        evidence.append(f"{memory_size(max(failed))} was too little {_times(len(failed))}")
+    suggested = value if is_enough(manifest.memory_bytes, needed) else _size(needed)
     batch = manifest.training.batch_size
     if known and all(past.epochs and past.batch_size < batch for past in known):
-        told.append(f"all with batches smaller than {batch}, which may take less")
+        evidence.append(f"all with batches smaller than {batch}, which may take less")
         if needed <= (manifest.memory_bytes or 0):
-            suggested = asked
-        elif not asked:
+            suggested = value
+        elif not value:
             suggested = ""
-    return Suggestion("memory", asked, suggested, "; ".join(told))
+    return Suggestion("memory", value, suggested, "; ".join(evidence))
 
 
 def _too_little(same: Sequence[Past]) -> list[int]:
@@ -119,38 +119,38 @@ def _size(needed_bytes: float) -> str:
 
 
 def _cpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
-    asked = "" if manifest.cpus is None else f"{manifest.cpus:g}"
+    value = "" if manifest.cpus is None else f"{manifest.cpus:g}"
     known, of = of_learners(
         same, manifest.learners,
         # Fewer CPUs may mean less memory, where a site gives it by the CPU and none is asked for.
         lambda past: None if past.memory_bytes is None else past.cpus_used,
     )  # fmt: skip
     if not known:
-        return Suggestion("cpus", asked, "", "too little: no training has told the CPUs it used")
+        return Suggestion("cpus", value, "", "too little: no training has told the CPUs it used")
     used = [past.cpus_used or 0.0 for past in known]
-    told = f"{trainings(known)}{of}: {range_of(used, lambda n: f'{n:.2g}')} used"
+    evidence = f"{trainings(known)}{of}: {range_of(used, lambda n: f'{n:.2g}')} used"
     has = manifest.cpus_per_learner()
     full = [past for past in known if (past.cpus_used or 0.0) >= _ALL_USED * past.cpus]
     if full and has >= max(past.cpus for past in full):
-        told += ", all that they had: more `cpus` may make it faster"
-        return Suggestion("cpus", asked, asked, told)
+        evidence += ", all that they had: more `cpus` may make it faster"
+        return Suggestion("cpus", value, value, evidence)
     needed = max(1, math.ceil(quantile(used, HIGH)))
-    return Suggestion("cpus", asked, asked if needed == has else str(needed), told)
+    return Suggestion("cpus", value, value if needed == has else str(needed), evidence)
 
 
 def _gpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
-    asked = f"{manifest.gpus:g}"
+    value = f"{manifest.gpus:g}"
     known = whole(past for past in same
                   if past.is_telling and past.gpus and past.gpus_used is not None)  # fmt: skip
     if not known:
-        return Suggestion("gpus", asked, "", "too little: no training has told how busy GPUs were")
+        return Suggestion("gpus", value, "", "too little: no training has told how busy GPUs were")
     most = max(past.gpus_used or 0 for past in known)
     idle = [past for past in known if (past.gpus_used or 0) < past.gpus]
-    told = f"{trainings(known)}: at most {counted(most, 'GPU')} of a learner busy"
+    evidence = f"{trainings(known)}: at most {counted(most, 'GPU')} of a learner busy"
     if idle:
-        told += f", {range_of([past.gpus - (past.gpus_used or 0) for past in idle], str)} idle"
+        evidence += f", {range_of([past.gpus - (past.gpus_used or 0) for past in idle], str)} idle"
     needed = max(1, most)  # a program may look for one, and do little with it
-    return Suggestion("gpus", asked, asked if needed >= manifest.gpus else str(needed), told)
+    return Suggestion("gpus", value, value if needed >= manifest.gpus else str(needed), evidence)
 
 
 _ALONE = "one learner exchanges nothing; a training with two would tell"
@@ -163,20 +163,21 @@ def _learners(manifest: Manifest, here: Sequence[Past]) -> Suggestion:
     (p - 1) / p: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     workstations", J. Parallel Distrib. Comput. 69(2), 2009.
     """
-    count, asked = manifest.learners, str(manifest.learners)
+    count, value = manifest.learners, str(manifest.learners)
     if (measured := _measured(manifest, here)) is not None:
-        return Suggestion("learners", asked, asked, measured)
+        return Suggestion("learners", value, value, measured)
     known = [past for past in here if past.learners == count and past.exchange_share is not None]
     if count < 2:
-        return Suggestion("learners", asked, "", _ALONE)
+        return Suggestion("learners", value, "", _ALONE)
     if not known:
-        told = f"too little: no exchange was measured with {counted(count, 'learner')}"
-        return Suggestion("learners", asked, "", told)
+        evidence = f"too little: no exchange was measured with {counted(count, 'learner')}"
+        return Suggestion("learners", value, "", evidence)
     share = median(past.exchange_share or 0.0 for past in known)
     grown = share * (2 * count - 1) / (2 * count - 2)
     faster = 1 / ((1 - share) / 2 + grown)
-    told = f"{trainings(known)}: {100 * share:.0f} % of a step is exchange; {2 * count} would be"
-    return Suggestion("learners", asked, asked, f"{told} {_gain(faster)}")
+    evidence = f"{trainings(known)}: {100 * share:.0f} % of a step is exchange"
+    more = f"{2 * count} would be {_gain(faster)}"
+    return Suggestion("learners", value, value, f"{evidence}; {more}")
 
 
 def _measured(manifest: Manifest, here: Sequence[Past]) -> str | None:

@@ -87,20 +87,20 @@ def _least_s(manifest: Manifest, alike: Sequence[Past]) -> list[float]:
 
 def time_limit(manifest: Manifest, here: Sequence[Past]) -> Suggestion:
     """Return the time that nearly each training of this kind takes at most."""
-    asked, found = manifest.time or "", needed_s(manifest, here)
+    value, found = manifest.time or "", needed_s(manifest, here)
     if found is None:
         counts = sorted({past.learners for past in here})
-        seen = f", only with {', '.join(map(str, counts))}" if counts else ""
+        of_others = f", only with {', '.join(map(str, counts))}" if counts else ""
         what = f"too little: none has completed here with {counted(manifest.learners, 'learner')}"
         return Suggestion(
-            "time", asked, "", f"{what}{seen if manifest.learners not in counts else ''}"
+            "time", value, "", f"{what}{of_others if manifest.learners not in counts else ''}"
         )
     seconds, why = found
     span_s = _round_time_s(seconds)
-    suggested = asked if is_enough(manifest.time_s, seconds) else format_duration(span_s)
+    suggested = value if is_enough(manifest.time_s, seconds) else format_duration(span_s)
     if manifest.time_s is not None and span_s == manifest.time_s:
-        suggested = asked
-    return Suggestion("time", asked, suggested, why)
+        suggested = value
+    return Suggestion("time", value, suggested, why)
 
 
 def _round_time_s(seconds: float) -> int:
@@ -125,32 +125,32 @@ def interval(
         here: What such trainings have used at the site.
         everyone: What all trainings have used there, which tells how often nodes fail.
     """
-    asked = manifest.checkpoint.every if "every" in manifest.checkpoint.model_fields_set else ""
+    value = manifest.checkpoint.every if "every" in manifest.checkpoint.model_fields_set else ""
     known = whole(past for past in here if past.save_s is not None)
     here = [past for past in here if not past.is_rehearsal]
     if not known:
-        return Suggestion("checkpoint.every", asked, "", "too little: no checkpoint was measured")
+        return Suggestion("checkpoint.every", value, "", "too little: no checkpoint was measured")
     save_s = fmean(past.save_s or 0.0 for past in known)
     node_s = sum(past.held_s * past.nodes for past in everyone)
     faults = sum(past.kind in _FAULTS for past in everyone)
-    told = (f"{trainings(known)}: {exact_span(save_s)} a checkpoint; {counted(faults, 'fault')} in "
-            f"{node_s / 3600:.2g} node-hours")  # fmt: skip
+    evidence = (f"{trainings(known)}: {exact_span(save_s)} a checkpoint; "
+                f"{counted(faults, 'fault')} in {node_s / 3600:.2g} node-hours")  # fmt: skip
     before_s = site.failures.node_mtbf_s
     mtbf_s = None
     if before_s is not None or faults:
         mtbf_s = (node_s + (before_s or 0)) / (faults + (before_s is not None)) / _nodes(here)
     best_s = sensible_interval_s(save_s, mtbf_s)
     if before_s is not None:
-        told += f", and the site file's one in {format_duration(before_s)} a node"
+        evidence += f", and the site file's one in {format_duration(before_s)} a node"
     length = needed_s(manifest, here)
     if length is not None and best_s >= length[0]:
-        told += f": {format_duration(_round_s(best_s))} is longer than the training"
-        return Suggestion("checkpoint.every", asked, asked, told)
+        evidence += f": {format_duration(_round_s(best_s))} is longer than the training"
+        return Suggestion("checkpoint.every", value, value, evidence)
     unit, count = parse_every(manifest.checkpoint.every)
     now_s = count * (_length_s(unit, manifest, known) or 0.0)
     if unit == "auto" or best_s / _NEAR <= now_s <= best_s * _NEAR:
-        return Suggestion("checkpoint.every", asked, asked, told)
-    return Suggestion("checkpoint.every", asked, format_duration(_round_s(best_s)), told)
+        return Suggestion("checkpoint.every", value, value, evidence)
+    return Suggestion("checkpoint.every", value, format_duration(_round_s(best_s)), evidence)
 
 
 def _length_s(unit: str, manifest: Manifest, known: Sequence[Past]) -> float | None:

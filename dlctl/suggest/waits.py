@@ -39,7 +39,7 @@ class Start:
     """Nine of ten waited less."""
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Return both in words: never one number alone."""
         planned = self.why_not
         if self.planned_in_s is not None:
@@ -85,15 +85,15 @@ def partition(
         names: The site's partitions.
         fits: Whether the job fits one.
     """
-    asked = manifest.scheduler.partition or ""
+    value = manifest.scheduler.partition or ""
     known = {name: found for name in names if len(found := waits(here, name)) >= _LEAST}
-    told = "; ".join(f"{name}: {counted(len(found), 'job')} waited {exact_span(median(found))}"
-                     for name, found in known.items())  # fmt: skip
+    evidence = "; ".join(f"{name}: {counted(len(found), 'job')} waited {exact_span(median(found))}"
+                         for name, found in known.items())  # fmt: skip
     if len(known) < 2 or chosen not in known:
         least = f"fewer than {_LEAST} earlier jobs in all partitions but one"
-        return Suggestion("scheduler.partition", asked, "", f"too little: {told or least}")
+        return Suggestion("scheduler.partition", value, "", f"too little: {evidence or least}")
     best = min((name for name in known if name == chosen or fits(name)),
                key=lambda name: median(known[name]))  # fmt: skip
     now_s, best_s = median(known[chosen]), median(known[best])
     is_better = now_s - best_s > _WORTH_S and best_s < now_s / 2
-    return Suggestion("scheduler.partition", asked, best if is_better else asked, told)
+    return Suggestion("scheduler.partition", value, best if is_better else value, evidence)

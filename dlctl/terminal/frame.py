@@ -101,8 +101,8 @@ def frame(
         curves = _curves(shown, view, left, room)
         body = beside(curves, words(chosen, columns - left - 2, room), left)
     else:
-        told = words(chosen, columns, max(3, room - max(10, room * 2 // 5)))
-        body = [*_curves(shown, view, columns, room - len(told)), *told]
+        text = words(chosen, columns, max(3, room - max(10, room * 2 // 5)))
+        body = [*_curves(shown, view, columns, room - len(text)), *text]
     return page(head, body, KEYS if keys else "", columns, rows)
 
 
@@ -221,7 +221,7 @@ def _legend(
            (view.zoom < 1, f"last {100 * view.zoom:.3g} %")) if on]  # fmt: skip
     if not how:
         return [line.fitted(columns)]
-    said = Line().add(f"  [{', '.join(how)}]", DIM)
-    if line.width + said.width > columns:  # how it is drawn is never cut off
-        return [line.fitted(columns), said.fitted(columns)]
-    return [Line([*line.pieces, *said.pieces])]
+    modes = Line().add(f"  [{', '.join(how)}]", DIM)
+    if line.width + modes.width > columns:  # how it is drawn is never cut off
+        return [line.fitted(columns), modes.fitted(columns)]
+    return [Line([*line.pieces, *modes.pieces])]

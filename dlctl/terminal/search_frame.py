@@ -45,7 +45,7 @@ class Shown:
     """The state of one search."""
 
     record: Record
-    seen: Overview | None
+    overview: Overview | None
     trouble: str = ""
     """Why its site does not answer, or why its files say nothing."""
 
@@ -79,24 +79,24 @@ def frame(
     head, body = _head(shown, columns, now), list[Line]()
     if view.help:
         body = help_on(HELP)
-    elif shown.seen is not None:
-        body = _body(shown.seen, shown.record, view, columns, max(0, rows - len(head) - keys))
+    elif shown.overview is not None:
+        body = _body(shown.overview, shown.record, view, columns, max(0, rows - len(head) - keys))
     return page(head, body, KEYS if keys else "", columns, rows)
 
 
 def _head(shown: Shown, columns: int, now: float) -> list[Line]:
-    record, seen = shown.record, shown.seen
+    record, overview = shown.record, shown.overview
     is_known = record.state in (State.TRAINING, State.COMPLETED)
     lines = [heading(Line(), record, (), now),
              *why(shown.trouble, "" if is_known else record.reason, columns)]  # fmt: skip
-    if seen is None:
+    if overview is None:
         return lines
-    lines += wrapped(_label("strategy"), strategy_words(seen), columns)
-    lines += wrapped(_label("trials"), count_words(seen), columns)
-    if not record.state.final and (left := left_of(seen, record).words):
+    lines += wrapped(_label("strategy"), strategy_words(overview), columns)
+    lines += wrapped(_label("trials"), count_words(overview), columns)
+    if not record.state.final and (left := left_of(overview, record).words):
         lines += wrapped(_label("left"), left, columns)
-    lines += wrapped(_label("best"), best_words(seen.trials), columns)[:2]
-    for reason in why_trials_wait(seen, record)[:_MOST_WAITS]:
+    lines += wrapped(_label("best"), best_words(overview.trials), columns)[:2]
+    for reason in why_trials_wait(overview, record)[:_MOST_WAITS]:
         lines += wrapped(_label("waits"), reason, columns, YELLOW)[:2]
     return lines
 
@@ -105,15 +105,15 @@ def _label(text: str) -> Line:
     return Line().add(text.ljust(_LABEL), DIM)
 
 
-def _body(seen: Overview, record: Record, view: View, columns: int, rows: int) -> list[Line]:
+def _body(overview: Overview, record: Record, view: View, columns: int, rows: int) -> list[Line]:
     """Return plot, workers, brokers and trials; each gets its share, and trials the rest."""
     lines: list[Line] = []
-    if rows >= _PLOT_ROWS + 2 and seen.trials.best is not None:
-        lines += _plot(seen.trials, view, columns, _PLOT_ROWS)
+    if rows >= _PLOT_ROWS + 2 and overview.trials.best is not None:
+        lines += _plot(overview.trials, view, columns, _PLOT_ROWS)
     left = rows - len(lines)
-    workers = _workers(seen, columns, max(1, left // 3)) if not record.state.final else []
+    workers = _workers(overview, columns, max(1, left // 3)) if not record.state.final else []
     lines += [*workers[: max(0, left - 2)]]
-    return [*lines, *_newest(seen.trials, rows - len(lines))]
+    return [*lines, *_newest(overview.trials, rows - len(lines))]
 
 
 def _plot(trials: Trials, view: View, columns: int, rows: int) -> list[Line]:
@@ -141,10 +141,10 @@ def _plot(trials: Trials, view: View, columns: int, rows: int) -> list[Line]:
     return [legend, *draw(plot, columns, rows - 1)]
 
 
-def _workers(seen: Overview, columns: int, rows: int) -> list[Line]:
+def _workers(overview: Overview, columns: int, rows: int) -> list[Line]:
     """Return a line for each broker and each worker, those that live first."""
     lines = []
-    for broker in seen.brokers:
+    for broker in overview.brokers:
         queues = (f"{broker.owned} owned and {broker.helper} helped wait · "
                   f"{broker.processing} processing · {broker.results} results to take · "
                   f"{broker.accepted} accepted")  # fmt: skip
@@ -153,16 +153,16 @@ def _workers(seen: Overview, columns: int, rows: int) -> list[Line]:
             ((broker.failed, "failed"), (broker.dropped, "dropped"), (broker.lent, "lent")) if count
         )  # fmt: skip
         lines.append(_label(f"broker {broker.broker}").add(" ").add(queues + odd).fitted(columns))
-    told = seen.workers
-    jobs = {job.name: job for job in seen.jobs if job.lives}
-    for name in sorted({*told, *jobs}, key=lambda name: (len(name), name)):
+    workers = overview.workers
+    jobs = {job.name: job for job in overview.jobs if job.lives}
+    for name in sorted({*workers, *jobs}, key=lambda name: (len(name), name)):
         line = _label(name)
         if job := jobs.get(name):
             waits = job.state == "PENDING"
             line.add(job.state.lower(), YELLOW if waits else 0)
             line.add(f" ({job.reason})" if waits and job.reason else "")
             line.add(f" on {job.nodes}" if job.nodes else "")
-        if worker := told.get(name):
+        if worker := workers.get(name):
             line.add(f" · {counted(worker.running, 'trial')}")
             line.add("" if worker.seen_s_ago < 5 else
                      f" · last heard of {format_span(worker.seen_s_ago)} ago")  # fmt: skip

@@ -68,8 +68,9 @@ def watch_search_once(
     watched.live.look()
     now = watched.shown()
     if write_json is not None:
-        seen = None if now.seen is None else dataclasses.asdict(whole(now.seen, now.record))
-        return write_json(_plain_state(now) | {"overview": seen})
+        found = None if now.overview is None else whole(now.overview, now.record)
+        overview = None if found is None else dataclasses.asdict(found)
+        return write_json(_plain_state(now) | {"overview": overview})
     return write("\n".join(texts(frame(now, View(), columns, _ONCE_ROWS, time.time(),
                                 keys=False))) + "\n")  # fmt: skip
 
@@ -80,23 +81,23 @@ def watch_search_in_pipe(watched: Watched, write: Write, write_json: WriteJson |
     Args:
         write_json: takes objects; None: lines of text are written.
     """
-    told, state, best = 0, "", -1
+    printed, state, best = 0, "", -1
     for _ in watched.live.looks():
         now = watched.shown()
-        said = f"{now.record.training_id} {now.record.state}"
+        line = f"{now.record.training_id} {now.record.state}"
         is_done = now.record.state is State.COMPLETED  # then the reason is the hub's exit code
         if why := now.trouble or ("" if is_done else now.record.reason):
-            said += f": {why}"
-        if said != state:
-            state = said
+            line += f": {why}"
+        if line != state:
+            state = line
             if write_json is None:
-                write(f"{said}\n")
+                write(f"{line}\n")
             else:
                 write_json(_plain_state(now))
-        if now.seen is not None:
-            trials = now.seen.trials
+        if now.overview is not None:
+            trials = now.overview.trials
             steps = {each.number for each in trials.best_over_time()}
-            for number in trials.order[told:]:
+            for number in trials.order[printed:]:
                 row = trials.rows[number]
                 best = number if number in steps else best
                 if write_json is None:
@@ -104,7 +105,7 @@ def watch_search_in_pipe(watched: Watched, write: Write, write_json: WriteJson |
                 else:
                     write_json({"search": now.record.training_id, "event": "trial",
                                 "trial": dataclasses.asdict(row)})  # fmt: skip
-            told = len(trials.order)
+            printed = len(trials.order)
 
 
 def _plain_state(now: Shown) -> dict[str, Any]:

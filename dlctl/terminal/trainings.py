@@ -118,11 +118,11 @@ def frame(
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     head = Line().add(f"{counted(len(records), 'training')}, {open_} open", BOLD)
     head.add(f" · {clock} · q leaves", DIM)
-    told = [Line().add(f"{site}: {why}", YELLOW) for site, why in trouble.items()]
-    room = max(1, rows - 3 - len(told))
+    problems = [Line().add(f"{site}: {why}", YELLOW) for site, why in trouble.items()]
+    room = max(1, rows - 3 - len(problems))
     more = len(records) - room
     shown = records if more <= 0 else records[: room - 1]
-    lines = [*told, Line(), *table(shown, columns, now)]
+    lines = [*problems, Line(), *table(shown, columns, now)]
     if more > 0:
         lines.append(Line().add(f"and {len(records) - len(shown)} more", DIM))
     return page([head], lines, "", columns, rows)

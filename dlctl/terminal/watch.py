@@ -102,14 +102,14 @@ def draw_until_left(
     """
     from dlctl.terminal.screen import full_screen
 
-    frames, size, seen, due_at = make(), (0, 0), live.versions.newest, time.monotonic() + _AGE_S
+    frames, size, drawn, due_at = make(), (0, 0), live.versions.newest, time.monotonic() + _AGE_S
     with full_screen(colours()) as screen:
         live.start()
         while True:
             live.check()
             began_at, newest = time.monotonic(), live.versions.newest
-            if not view.paused and (newest != seen or began_at >= due_at):
-                frames, size, seen = make(), (0, 0), newest
+            if not view.paused and (newest != drawn or began_at >= due_at):
+                frames, size, drawn = make(), (0, 0), newest
                 now = time.monotonic()
                 due_at = now + max(_AGE_S, _RESTS * (now - began_at))
             if size != screen.size or screen.is_lost:

@@ -68,9 +68,9 @@ def heading(line: Line, record: Record, parts: Sequence[str], now: float) -> Lin
 
 def why(trouble: str, reason: str, columns: int) -> list[Line]:
     """Return a few lines on why a site does not answer, or else on a state."""
-    if not (told := trouble or reason):
+    if not (text := trouble or reason):
         return []
-    return wrapped(Line(), told, columns, YELLOW if trouble else DIM)[:_MOST_REASONS]
+    return wrapped(Line(), text, columns, YELLOW if trouble else DIM)[:_MOST_REASONS]
 
 
 def help_on(keys: Sequence[tuple[str, str]]) -> list[Line]:
@@ -86,14 +86,14 @@ def words(each: Shown, columns: int, rows: int) -> list[Line]:
     answers = _answers(each.insight.answers, columns, rows * 2 // 3)
     room = max(0, rows - len(answers))
     learners = _learners(each, columns, max(2, room // 3)) if room >= 3 else []
-    told = [
+    sentences = [
         line
         for text in each.insight.utilisation
         for line in wrapped(Line().add("  "), text, columns)
     ][: max(0, (room - len(learners)) // 3)]
-    left = rows - len(answers) - len(learners) - len(told)
+    left = rows - len(answers) - len(learners) - len(sentences)
     log = [Line().add(cut(text, columns), DIM) for text in list(each.lines)[-left:]] if left else []
-    return [*answers, *learners, *told, *log][:rows]
+    return [*answers, *learners, *sentences, *log][:rows]
 
 
 def _answers(answers: Sequence[Answer], columns: int, rows: int) -> list[Line]:
@@ -120,9 +120,9 @@ def _learners(each: Shown, columns: int, rows: int) -> list[Line]:
     quiet = {status.rank for status in each.learners if _is_quiet(status, newest)}
     failed = {status.rank for status in each.learners if status.state is State.FAILED}
     order = sorted(each.learners, key=lambda s: (s.rank not in quiet | failed, s.rank))
-    told = order if len(order) <= rows else order[: rows - 1]
+    shown = order if len(order) <= rows else order[: rows - 1]
     lines = []
-    for status in told:
+    for status in shown:
         line = Line().add(f"  learner {status.rank} on {status.host}: ", DIM)
         line.add(str(status.state.value).lower(), RED if status.rank in failed else 0)
         if status.rank in quiet:
@@ -131,8 +131,8 @@ def _learners(each: Shown, columns: int, rows: int) -> list[Line]:
         for word, value in _use(each.run, status.rank):
             line.add(f" · {word} ", DIM).add(value)
         lines.append(line.fitted(columns))
-    if rest := {status.rank for status in order[len(told) :]}:
-        text = f"and {len(rest)} more learners" if told else f"{len(rest)} learners"
+    if rest := {status.rank for status in order[len(shown) :]}:
+        text = f"and {len(rest)} more learners" if shown else f"{len(rest)} learners"
         odd = ((len(rest & quiet), "quiet"), (len(rest & failed), "failed"))
         parts = "".join(f", {count} of them {word}" for count, word in odd if count)
         lines.append(Line().add(f"  {text}", DIM).add(parts, YELLOW).fitted(columns))

@@ -42,7 +42,7 @@ PERSON_TIMEOUT_S = 180.0
 _QUICK_S = 10.0
 """Within this time the master on this machine answers."""
 _KILL_GRACE_S = 5.0
-_SAID_BYTES = 4096
+_ERROR_BYTES = 4096
 _SAY_S = 2.0
 """The time after ssh's end to read the rest of its standard error."""
 _FAILED = 255
@@ -124,10 +124,10 @@ class OpensshTransport(ScriptTransport):
             if self.is_open():
                 return
             self._socket.unlink(missing_ok=True)  # of a machine that was switched off
-            with tempfile.TemporaryFile() as said:
-                self._open_master(said, ask=ask)
+            with tempfile.TemporaryFile() as errors:
+                self._open_master(errors, ask=ask)
 
-    def _open_master(self, said: IO[bytes], *, ask: bool) -> None:
+    def _open_master(self, errors: IO[bytes], *, ask: bool) -> None:
         settings = self._settings
         timeout_s = PERSON_TIMEOUT_S if ask else settings.connect_timeout_s + _QUICK_S
         options = [
@@ -143,7 +143,7 @@ class OpensshTransport(ScriptTransport):
         try:
             # A file, and no pipe: the master keeps its standard error open.
             done = subprocess.run(
-                argv, stdin=own, stdout=own, stderr=None if ask else said, timeout=timeout_s,
+                argv, stdin=own, stdout=own, stderr=None if ask else errors, timeout=timeout_s,
                 check=False, start_new_session=not ask,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -154,8 +154,8 @@ class OpensshTransport(ScriptTransport):
         except OSError as error:
             raise self._not_started(error) from error
         if done.returncode or not self.is_open():
-            said.seek(0)
-            raise self._refused(said.read()[-_SAID_BYTES:].decode(errors="replace"))
+            errors.seek(0)
+            raise self._refused(errors.read()[-_ERROR_BYTES:].decode(errors="replace"))
 
     def _not_started(self, error: OSError) -> ConnectError:
         return ConnectError(
@@ -175,23 +175,23 @@ class OpensshTransport(ScriptTransport):
                     return [f"Ciphers={','.join(names)}"]
         return []  # an old version, which can't tell
 
-    def _refused(self, said: str) -> TransportError:
-        lines = [line.strip(" \r@") for line in said.splitlines()]
+    def _refused(self, stderr: str) -> TransportError:
+        lines = [line.strip(" \r@") for line in stderr.splitlines()]
         last = next((line for line in reversed(lines) if line), "it said why above")
-        if wrong := re.search(r"^.* line \d+: .*$", said, re.MULTILINE):
+        if wrong := re.search(r"^.* line \d+: .*$", stderr, re.MULTILINE):
             return ConnectError(
                 f"ssh can't read its configuration: {wrong.group().strip()}",
                 hint="Correct the line in the ssh config file.",
             )
-        if "host key" in said.lower():
-            return self._wrong_host_key(said, last)
-        if "Permission denied" in said:
+        if "host key" in stderr.lower():
+            return self._wrong_host_key(stderr, last)
+        if "Permission denied" in stderr:
             return AuthError(
                 f"{self.name}: there is no open connection, and it takes more than your keys to "
                 f"make one: {last}",
                 hint=self._connect,
             )
-        if "exchange_identification" in said:
+        if "exchange_identification" in stderr:
             return ConnectError(
                 f"{self.name}: the server hung up before the log-in: {last}",
                 hint="It may limit new connections (MaxStartups, fail2ban): wait some minutes "
@@ -201,7 +201,7 @@ class OpensshTransport(ScriptTransport):
             f"{self.name}: while connecting: {last}", hint="Check the address and the network."
         )
 
-    def _wrong_host_key(self, said: str, last: str) -> HostKeyError:
+    def _wrong_host_key(self, stderr: str, last: str) -> HostKeyError:
         """Return the error with the key's fingerprint, for which ssh has to try once more."""
         shows = ""
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
@@ -217,14 +217,14 @@ class OpensshTransport(ScriptTransport):
             )
             keys = re.findall(r"Server host key: (\S+ SHA256:\S+)", end.stderr)
             shows = f": it shows {keys[-1]}" if keys else ""
-        if "revoked" in said.lower():
+        if "revoked" in stderr.lower():
             return HostKeyError(
                 f"{self.name}: its host key is marked as revoked{shows}: {last}",
                 hint="Ask the administrators of the host.",
             )
-        if "CHANGED" in said:
-            file = re.search(r"(?m)^Offending .* in (.*):\d+", said)
-            forget = re.search(r"ssh-keygen .*", said)
+        if "CHANGED" in stderr:
+            file = re.search(r"(?m)^Offending .* in (.*):\d+", stderr)
+            forget = re.search(r"ssh-keygen .*", stderr)
             return HostKeyError(
                 f"{self.name}: the host key has CHANGED{shows}, and "
                 f"{file[1] if file else 'known_hosts'} has another one: someone may be listening, "
@@ -305,17 +305,17 @@ class OpensshTransport(ScriptTransport):
         except OSError as error:
             raise self._not_started(error) from error
 
-    def broken(self, said: bytes) -> TransportError | None:
+    def broken(self, stderr: bytes) -> TransportError | None:
         """Return why ssh failed; None if the code is the command's own.
 
         Args:
-            said: The first bytes of ssh's standard error, which are also the command's.
+            stderr: The first bytes of ssh's standard error, which are also the command's.
         """
         if self._control("check"):
             return ConnectionLost(
                 f"{self.name}: the connection was lost while a command ran", hint="Try again."
             )
-        if _REFUSED_SESSION not in said:
+        if _REFUSED_SESSION not in stderr:
             return None
         return session_refused(self.name)
 
@@ -326,15 +326,15 @@ class OpensshStreams(LocalStreams):
     def __init__(self, transport: OpensshTransport, process: subprocess.Popen[bytes]) -> None:
         super().__init__(process, transport.name)
         self._transport = transport
-        self._said, self._said_all = b"", threading.Event()
+        self._errors, self._errors_ended = b"", threading.Event()
         self._has_begun = False
 
     def read_error(self, timeout_s: float) -> bytes:
         """Return some bytes of standard error; b"" at its end."""
         chunk = super().read_error(timeout_s)
-        self._said += chunk[: _SAID_BYTES - len(self._said)]
+        self._errors += chunk[: _ERROR_BYTES - len(self._errors)]
         if not chunk:
-            self._said_all.set()
+            self._errors_ended.set()
         return chunk
 
     def read(self, timeout_s: float) -> bytes:
@@ -354,9 +354,9 @@ class OpensshStreams(LocalStreams):
         """
         code = super().exit_code(timeout_s)
         if code == _FAILED:
-            self._said_all.wait(_SAY_S)  # another thread reads it
+            self._errors_ended.wait(_SAY_S)  # another thread reads it
             # Scripts print first that they have begun: what comes later is no refusal of ssh's.
-            if error := self._transport.broken(b"" if self._has_begun else self._said):
+            if error := self._transport.broken(b"" if self._has_begun else self._errors):
                 raise error
         return code
 

@@ -195,11 +195,10 @@ class Resident:
         frames = self._ask(f"printf '%(%s)T%s' -1 \"$mark\"\ntexts {words}")
         if frames is None or len(frames) != len(paths) + 1:
             return None
-        told = {path: frame for path, frame in zip(paths, frames[1:], strict=True)}
-        known = {path: frame for path, frame in told.items() if frame[:1] in (b"y", b"n")}
         return float(frames[0]), {
-            path: frame[1:] if frame[:1] == b"y" else None for path, frame in known.items()
-        }
+            path: frame[1:] if frame[:1] == b"y" else None
+            for path, frame in zip(paths, frames[1:], strict=True) if frame[:1] in (b"y", b"n")
+        }  # fmt: skip
 
     def read_appended(self, looks: Sequence[Look]) -> list[dict[str, bytes]] | None:
         """Return what was appended, for each look; None: look without this shell."""
@@ -271,9 +270,9 @@ class Resident:
         try:
             process = self._process or self._begin()
             end = self._mark + b"."
-            asked = f"{request}\nprintf '%s.' \"$mark\"\n.\n"
+            question = f"{request}\nprintf '%s.' \"$mark\"\n.\n"
             is_kept, self._kept = request == self._kept, request
-            process.stdin.write(b"=\n" if is_kept else asked.encode(errors="surrogateescape"))
+            process.stdin.write(b"=\n" if is_kept else question.encode(errors="surrogateescape"))
             answer = bytearray()
             while not answer.endswith(end):
                 process.idle_timeout_s = max(0.0, deadline - time.monotonic())

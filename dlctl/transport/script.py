@@ -151,8 +151,8 @@ class ScriptProcess:
         with contextlib.suppress(TransportError):
             code = self._streams.exit_code(2.0)
             self._stderr_reader.join(2.0)
-            said = bytes(self._stderr or noise[-2000:]).decode(errors="replace").strip()
-            last = said.splitlines()[-1].strip() if said else "nothing"
+            output = bytes(self._stderr or noise[-2000:]).decode(errors="replace").strip()
+            last = output.splitlines()[-1].strip() if output else "nothing"
             return RemoteCommandError(
                 f"{self._name}: the login shell did not start /bin/sh (exit code {code}); "
                 f"its last output was: {last}",

@@ -233,18 +233,18 @@ def _translated(
         raise
     except (*_FOREIGN, UnicodeError, ValueError, subprocess.TimeoutExpired) as error:
         what = what if isinstance(what, str) else what()
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
         # paramiko has no class for a timeout.
-        late = 0 < limit_s <= time.monotonic() - began + 0.1 or "timeout" in said.lower()
+        late = 0 < limit_s <= time.monotonic() - began + 0.1 or "timeout" in problem.lower()
         if isinstance(error, TimeoutError | subprocess.TimeoutExpired) or late:
             raise TransportTimeout(
                 f"{name}: no answer in time ({limit_s:g} s) while {what}",
                 hint="Check host and network, or raise connect_timeout_s in the site's file.",
             ) from error
         kind = AuthError if isinstance(error, paramiko.AuthenticationException) else lost
-        said = "the connection was lost" if said == "EOFError" else said
+        problem = "the connection was lost" if problem == "EOFError" else problem
         raise kind(
-            f"{name}: while {what}: {said}", hint="Check the address and the network."
+            f"{name}: while {what}: {problem}", hint="Check the address and the network."
         ) from error
 
 

@@ -95,8 +95,8 @@ def _configuration(words: list[str], host: str, file: Path) -> str:
     end = subprocess.run([*words, "-G", "--", host], capture_output=True, text=True, check=False,
                          stdin=subprocess.DEVNULL, timeout=_ASK_S)  # fmt: skip
     if end.returncode:
-        said = end.stderr.strip().splitlines()
-        fault = [line for line in said if ": line " in line] or said or [str(end.returncode)]
+        lines = end.stderr.strip().splitlines()
+        fault = [line for line in lines if ": line " in line] or lines or [str(end.returncode)]
         raise ConnectError(f"ssh can't read its configuration: {fault[-1].strip()}",
                            hint="Correct the line in the ssh config file.")  # fmt: skip
     return end.stdout

@@ -80,10 +80,10 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
         Raises:
             HostKeyError: has the fingerprint, and the command that accepts it.
         """
-        target, seen = self._target, f"{key.get_name()} {_fingerprint(key)}"
+        target, shown = self._target, f"{key.get_name()} {_fingerprint(key)}"
         if file := self._revoked.get(key.get_base64()):
             raise HostKeyError(
-                f"{target.name}: its host key {seen} is marked as revoked in {file}",
+                f"{target.name}: its host key {shown} is marked as revoked in {file}",
                 hint="Ask the administrators of the host.",
             )
         known = [(file, each) for file, name, each in self._known if name == self._name]
@@ -94,13 +94,13 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
         for file, each in known:
             if each.get_name() == key.get_name():
                 raise HostKeyError(
-                    f"{target.name}: the host key has CHANGED: it shows {seen}, and {file} has "
+                    f"{target.name}: the host key has CHANGED: it shows {shown}, and {file} has "
                     f"{_fingerprint(each)}: someone may be listening, or the host is a new one",
                     hint="Ask its administrators. If the new key is right: ssh-keygen -R "
                     f"'{self._name}' -f '{file}' ; then {target.login_command}",
                 )
         raise HostKeyError(
-            f"{target.name}: the host key is unknown: {seen}",
+            f"{target.name}: the host key is unknown: {shown}",
             hint="Compare it with what the site publishes, then accept it by logging in once: "
             f"{target.login_command}",
         )
@@ -133,7 +133,7 @@ class Login:
             transport.auth_none(user)
             return
         except paramiko.BadAuthenticationType as error:
-            asked = list(error.allowed_types)
+            accepted = list(error.allowed_types)
         with contextlib.closing(paramiko.Agent()) as agent:
             tries = (partial(transport.auth_publickey, user, key) for key in self._keys(agent))
             steps: dict[str, Callable[[], list[str] | None]] = {
@@ -142,17 +142,17 @@ class Login:
                 "password": lambda: self._try_password(transport),
             }
             for _ in range(_STEPS):
-                methods = (step for method, step in steps.items() if method in asked)
+                methods = (step for method, step in steps.items() if method in accepted)
                 answer = next((found for step in methods if (found := step()) is not None), None)
                 if answer == []:
                     return
                 if answer is None:
                     break
-                asked = answer
+                accepted = answer
         raise AuthError(
             f"{self._target.name}: no credential was accepted "
             f"(tried: {', '.join(self._tried) or 'nothing'}); the server accepts "
-            f"{' or '.join(asked)}",
+            f"{' or '.join(accepted)}",
             hint=f"Does `{self._target.login_command}` work? A key that it uses must be in the "
             "agent (ssh-add) or named by IdentityFile in ~/.ssh/config.",
         )

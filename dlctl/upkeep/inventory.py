@@ -92,9 +92,9 @@ def _parsed(session: Session, end: Completed, mark: str) -> Inventory:
     code = int(frames[1]) if len(frames) > 1 and frames[1].isdecimal() else 1
     queue = parse_queue(session, code, frames[0], end.error_text)
     rest = frames[2:]
-    told = ""
+    usage = ""
     if "usage" in rest:
-        told = rest[rest.index("usage") + 1]
+        usage = rest[rest.index("usage") + 1]
         rest = rest[: rest.index("usage")]
     known, damaged, files = [], list[Damaged](), dict[str, bytes | None]()
     for head, contents in _jobs(rest):
@@ -111,7 +111,7 @@ def _parsed(session: Session, end: Completed, mark: str) -> Inventory:
     verdicts = [contract.understood(Verdict, files.get(path)) for path in paths]
     pasts = [past for verdict in verdicts if verdict for past in verdict.pasts]
     return Inventory(session.site.name, session.site.root, queue[0], records, damaged, queue[2],
-                     parse_usage(told), pasts)  # fmt: skip
+                     parse_usage(usage), pasts)  # fmt: skip
 
 
 def _jobs(frames: list[str]) -> Iterator[tuple[str, list[str]]]:

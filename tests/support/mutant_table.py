@@ -294,8 +294,8 @@ MUTANTS = (
         TRANSFER,
         "a chunk that was damaged on the way is kept",
         "dlctl/files/large.py",
-        "if told and told != here:",
-        "if told and len(told) != len(here):",
+        "if digest and digest != here:",
+        "if digest and len(digest) != len(here):",
     ),
     Mutant(
         TRANSFER,
@@ -308,8 +308,8 @@ MUTANTS = (
         TRANSFER,
         "a file here of the same size is taken for the site's",
         "dlctl/files/download.py",
-        "{path for path in told if sha256_of(self._paths[path]) == told[path]}",
-        "{path for path in told if self._paths[path].exists()}",
+        "{path for path in digests if sha256_of(self._paths[path]) == digests[path]}",
+        "{path for path in digests if self._paths[path].exists()}",
     ),
     Mutant(
         TRANSFER,
@@ -379,7 +379,7 @@ MUTANTS = (
         SECRETS,
         "what a type of store calls a credential stays in the manifest that is sent",
         "dlctl/manifest/secrets.py",
-        "return key in said or _is_connection_credential(key, value)",
+        "return key in keys or _is_connection_credential(key, value)",
         "return _is_connection_credential(key, value)",
     ),
     Mutant(

@@ -64,16 +64,16 @@ def _print_metrics(learners: list[Status]) -> None:
         {name: value for name, value in status.metrics.items() if name not in _LESS_TOLD}
         for status in learners
     ]
-    told = next((rank for rank, metrics in enumerate(own) if metrics), None)
-    if told is None:
+    first = next((rank for rank, metrics in enumerate(own) if metrics), None)
+    if first is None:
         return
-    of_all = all(metrics == own[told] for metrics in own)
-    output.lines(["", f"metrics{'' if of_all else f' of learner {learners[told].rank}'}:"])
+    of_all = all(metrics == own[first] for metrics in own)
+    output.lines(["", f"metrics{'' if of_all else f' of learner {learners[first].rank}'}:"])
     output.fields({
         f"  {name}": "nan" if value is None else format(value, ".4g")
-        for name, value in islice(own[told].items(), _MOST_METRICS)
+        for name, value in islice(own[first].items(), _MOST_METRICS)
     })  # fmt: skip
-    if (more := len(own[told]) - _MOST_METRICS) > 0:
+    if (more := len(own[first]) - _MOST_METRICS) > 0:
         output.line(f"  and {more:,} more, which `dlctl metrics` prints")
     output.line()
 
@@ -162,8 +162,8 @@ def _server(status: Status, homes: list[int], lost: list[int], is_over: bool) ->
     node = status.rank
     mine = [str(shard) for shard, home in enumerate(homes) if home == node]
     state = "lost" if node in lost else state_and_reason(status, is_over)
-    seen = ago(time.time() - status.heartbeat_at)
-    return [str(node), status.host, state, _shards(mine), seen]
+    heartbeat = ago(time.time() - status.heartbeat_at)
+    return [str(node), status.host, state, _shards(mine), heartbeat]
 
 
 def state_and_reason(status: Status, is_over: bool) -> str:
@@ -173,8 +173,8 @@ def state_and_reason(status: Status, is_over: bool) -> str:
         is_over: Whether the training has ended: then no process is still at work.
     """
     has_reason = status.reason and status.state is not State.TRAINING
-    told = f"{status.state}: {status.reason}" if has_reason else str(status.state)
-    return f"was {told}" if is_over and not status.state.final else told
+    state = f"{status.state}: {status.reason}" if has_reason else str(status.state)
+    return f"was {state}" if is_over and not status.state.final else state
 
 
 def _shards(numbers: list[str]) -> str:

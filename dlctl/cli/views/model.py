@@ -20,7 +20,7 @@ _MOST_FILES, _DIGITS = 30, "{:.4g}".format
 
 def print_version(found: Found, *, verified: bool) -> None:
     """Print one version in full, and its model's others."""
-    from dlctl.models.compare import told_origin
+    from dlctl.models.compare import origin_in_words
 
     version, model = found.version, found.model
     output.fields({
@@ -28,7 +28,7 @@ def print_version(found: Found, *, verified: bool) -> None:
         "means": " ".join(f"@{alias}" for alias in model.aliases_of(version.version)),
         "tags": " ".join(model.tags), "description": model.description, "site": model.site,
         "created": ago(time.time() - version.created_at),
-        **told_origin(version),
+        **origin_in_words(version),
         "metrics": " · ".join(_metric(name, m) for name, m in version.metrics.items()),
         "used by": ", ".join(_users(model, version.version)),
         "manifest": "yes" if version.manifest else "none: it can't be trained by itself",
@@ -105,6 +105,6 @@ def _users(model: KnownModel, number: int) -> list[str]:
     return [training_id for n, training_id in uses if n == str(number)]
 
 
-def _metric(name: str, told: MetricSummary) -> str:
-    best = "" if told.best is None or told.best == told.last else f" (best {told.best:.4g})"
-    return f"{name} {dash(told.last, _DIGITS)}{best}"
+def _metric(name: str, of: MetricSummary) -> str:
+    best = "" if of.best in (None, of.last) else f" (best {of.best:.4g})"
+    return f"{name} {dash(of.last, _DIGITS)}{best}"

@@ -31,18 +31,18 @@ def print_status(mine: Client, record: Record, as_json: bool) -> None:
     from dlctl.service import verbs
 
     with closing(mine.open(record.site)) as session:
-        record, seen = verbs.status(session, record, mine.store)
-    found = counts(seen, record)
-    told = record.plain() | dataclasses.asdict(found)
+        record, overview = verbs.status(session, record, mine.store)
+    found = counts(overview, record)
+    answer = record.plain() | dataclasses.asdict(found)
     is_done = record.state is State.COMPLETED
     shown = {
         "search": record.training_id, "site": record.site, "state": record.state_in_words,
         "reason": "" if is_done else record.reason, "hint": "" if is_done else record.hint,
-        "trials": count_words(seen), "left": "" if record.state.final else found.left.words,
-        "waits": "\n".join(found.waits), "strategy": strategy_words(seen),
-        "best": best_words(seen.trials),
+        "trials": count_words(overview), "left": "" if record.state.final else found.left.words,
+        "waits": "\n".join(found.waits), "strategy": strategy_words(overview),
+        "best": best_words(overview.trials),
     }  # fmt: skip
-    output.report(told, as_json, lambda _: output.fields(shown))
+    output.report(answer, as_json, lambda _: output.fields(shown))
 
 
 def show_search(
@@ -54,41 +54,40 @@ def show_search(
     from dlctl.search.summary import whole
 
     record = refresh(session, [record], store)[0]
-    seen = read_overview(session, record)
+    overview = read_overview(session, record)
     if trial is not None:
-        told = _gather_trial(session, record, seen, trial)
-        return output.report(told, as_json, lambda _: _print_trial(told, seen.trials))
-    told = record.plain() | dataclasses.asdict(whole(seen, record))
-    return output.report(told, as_json, lambda _: _print_search(record, seen))
+        answer = _gather_trial(session, record, overview.trials, trial)
+        return output.report(answer, as_json, lambda _: _print_trial(answer, overview.trials))
+    answer = record.plain() | dataclasses.asdict(whole(overview, record))
+    return output.report(answer, as_json, lambda _: _print_search(record, overview))
 
 
-def _gather_trial(session: Session, record: Record, seen: Overview, number: int) -> dict[str, Any]:
+def _gather_trial(session: Session, record: Record, trials: Trials, number: int) -> dict[str, Any]:
     from dlctl.search.logs import last_lines, runs_of
 
-    row = seen.trials.find(number)
-    best = seen.trials.best
+    row, best = trials.find(number), trials.best
     return dataclasses.asdict(row) | {
         "is_best": best is not None and best.number == number,
-        "reports": [{"step": s, "value": v} for s, v in seen.trials.reports.get(number, [])],
+        "reports": [{"step": s, "value": v} for s, v in trials.reports.get(number, [])],
         "runs": runs_of(session.transport, record.job_dir, row),
         "log": last_lines(session.transport, record.job_dir, row, _LINES),
     }
 
 
-def _print_trial(told: dict[str, Any], trials: Trials) -> None:
+def _print_trial(details: dict[str, Any], trials: Trials) -> None:
     from dlctl.search.summary import metric_words
     from dlctl.series.readable import exact_span
 
-    row: TrialRow = trials.find(told["number"])
+    row: TrialRow = trials.find(details["number"])
     output.fields({
-        "trial": row.number, "outcome": row.outcome_words + (", the best" * told["is_best"]),
+        "trial": row.number, "outcome": row.outcome_words + (", the best" * details["is_best"]),
         trials.spec.metric: metric_words(row), "error": row.error, "worker": row.worker,
         "took": exact_span(row.seconds) if row.outcome else "",
         "asked": _clock(row.asked_at), "began": _clock(row.started_at),
-        "ended": _clock(row.ended_at), "runs": told["runs"], "task": row.id,
+        "ended": _clock(row.ended_at), "runs": details["runs"], "task": row.id,
         "goes on from trial": row.parent,
     } | {f"  {name}": value for name, value in row.point.items()})  # fmt: skip
-    if reports := told["reports"]:
+    if reports := details["reports"]:
         output.line("")
         shown = reports if len(reports) <= _STEPS else [
             reports[n * (len(reports) - 1) // (_STEPS - 1)] for n in range(_STEPS)
@@ -97,13 +96,13 @@ def _print_trial(told: dict[str, Any], trials: Trials) -> None:
                      [[str(each["step"]), f"{each['value']:.6g}"] for each in shown])  # fmt: skip
         if len(shown) < len(reports):
             output.note(f"{len(shown)} of {len(reports)} reports; --json prints all")
-    if told["log"]:
+    if details["log"]:
         output.line("")
-        for line in told["log"]:
+        for line in details["log"]:
             output.line(f"| {line}")
 
 
-def _print_search(record: Record, seen: Overview) -> None:
+def _print_search(record: Record, overview: Overview) -> None:
     from dlctl.search.summary import (
         best_words,
         count_words,
@@ -114,7 +113,7 @@ def _print_search(record: Record, seen: Overview) -> None:
     from dlctl.search.waits import why_trials_wait
 
     created = unix_seconds(record.created_at)
-    spec, task = seen.spec, seen.spec.task
+    spec, task = overview.spec, overview.spec.task
     is_done = record.state is State.COMPLETED
     output.fields({
         "search": record.training_id, "name": record.name, "state": record.state_in_words,
@@ -123,37 +122,37 @@ def _print_search(record: Record, seen: Overview) -> None:
         "hub's job": record.job_id,
         "created": ago(time.time() - created) if created else "",
         "folder": str(Path(record.manifest_path).parent), "job directory": record.job_dir,
-        "strategy": strategy_words(seen),
+        "strategy": strategy_words(overview),
         "metric": f"{spec.metric}, {'maximized' if spec.maximize else 'minimized'}",
         "a trial": _task_words(task),
-        "trials": count_words(seen),
-        "left": "" if record.state.final else left_of(seen, record).words,
-        "waits": "\n".join(why_trials_wait(seen, record)),
-        "best": best_words(seen.trials),
+        "trials": count_words(overview),
+        "left": "" if record.state.final else left_of(overview, record).words,
+        "waits": "\n".join(why_trials_wait(overview, record)),
+        "best": best_words(overview.trials),
     })  # fmt: skip
     output.line("")
-    important = {each.name: _share(each) for each in importance_of(seen)}
+    important = {each.name: _share(each) for each in importance_of(overview)}
     rows = [[p.name, _values(p), _when(p), important[p.name]] for p in spec.space]
     output.table(["parameter", "values", "exists with", "importance"], rows)
-    if seen.brokers and not record.state.final:
+    if overview.brokers and not record.state.final:
         output.line("")
         output.table(
             ["broker", "owned", "helped", "processing", "results", "accepted", "failed", "dropped"],
             [[b.broker, *map(str, (b.owned, b.helper, b.processing, b.results, b.accepted,
-                                   b.failed, b.dropped))] for b in seen.brokers])  # fmt: skip
-    if rows := _worker_rows(seen):
+                                   b.failed, b.dropped))] for b in overview.brokers])  # fmt: skip
+    if rows := _worker_rows(overview):
         output.line("")
         output.table(["worker", "job", "state", "where or why", "runs", "ended"], rows)
 
 
-def _worker_rows(seen: Overview) -> list[list[str]]:
-    told, jobs = seen.workers, {job.name: job for job in seen.jobs}
+def _worker_rows(overview: Overview) -> list[list[str]]:
+    workers, jobs = overview.workers, {job.name: job for job in overview.jobs}
     done: dict[str, int] = {}
-    for row in seen.trials.ended:
+    for row in overview.trials.ended:
         done[row.worker] = done.get(row.worker, 0) + 1
     rows = []
-    for name in sorted({*told, *jobs}, key=lambda name: (len(name), name)):
-        job, worker = jobs.get(name), told.get(name)
+    for name in sorted({*workers, *jobs}, key=lambda name: (len(name), name)):
+        job, worker = jobs.get(name), workers.get(name)
         rows.append([
             name, job.job_id if job else "-", job.state if job else "-",
             (job.nodes or job.reason if job else "") or "-",

@@ -14,7 +14,7 @@ from dlctl.contract import Next, Plan, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
-from dlctl.service.describe import starts, told_output
+from dlctl.service.describe import output_in_words, starts
 from dlctl.service.submit import STARTED
 from dlctl.terminal.text import cut
 from dlctl.units import counted, format_duration, format_size, several, unix_seconds
@@ -49,7 +49,7 @@ def print_story(details: Details) -> None:
         "learners": ", ".join(f"{number} {state}" for state, number in by_state),
         "speed": "" if record.state.final else speed,
         **_answers(details), **_orders(details),
-        "output": told_output(record), "folder": record.folder, "at the site": record.job_dir,
+        "output": output_in_words(record), "folder": record.folder, "at the site": record.job_dir,
     }  # fmt: skip
     fields = {name: str(value) for name, value in story.items() if value}
     warnings = _warnings(details)
@@ -76,7 +76,7 @@ def print_details(details: Details) -> None:
         "created": created_at
         and time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(created_at)),
         "folder": record.folder, "job directory": record.job_dir,
-        "asked": plan and _asked(plan),
+        "asked": plan and _resources(plan),
         "learners": _per_attempt(files.attempts if files else []),
         "new code": "; ".join(f"from attempt {each.attempt} on: {several(each.code_changes)}"
                               for each in (files.attempts if files else []) if each.code_changes),
@@ -84,7 +84,7 @@ def print_details(details: Details) -> None:
         "runs": plan and (plan.framework.command or f"{plan.framework.job} (built-in loop)"),
         "model": plan and plan.model,
         "starts from": weights and f"{weights.path} of {weights.model}",
-        "output": told_output(record), "stored as": ", ".join(details.stored_as),
+        "output": output_in_words(record), "stored as": ", ".join(details.stored_as),
         **_orders(details),
     })  # fmt: skip
     for text in _warnings(details):
@@ -133,15 +133,15 @@ def _columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _fitted(told: dict[str, str], most_lines: int) -> dict[str, str]:
+def _fitted(fields: dict[str, str], most_lines: int) -> dict[str, str]:
     """Return the fields, on a terminal those of several lines cut so far that all of them fit."""
     columns = _columns()
     if columns is None:
-        return told
-    room = max(20, columns - max(map(len, told)) - 2)
-    spare = max(0, most_lines - len(told))
+        return fields
+    room = max(20, columns - max(map(len, fields)) - 2)
+    spare = max(0, most_lines - len(fields))
     found = {}
-    for name, text in told.items():
+    for name, text in fields.items():
         extra = min(spare, -(-len(text) // room) - 1, 2)
         spare -= max(0, extra)
         most = room * (1 + max(0, extra)) - (8 if extra > 0 else 0)  # words are not broken
@@ -180,18 +180,18 @@ def _orders(details: Details) -> dict[str, str]:
     return {"orders": "; ".join(map(str, details.files.orders if details.files else []))}
 
 
-def _asked(plan: Plan) -> str:
-    asked, links = plan.resources, plan.lifecycle.links if plan.lifecycle else 1
-    memory_bytes = asked.memory_bytes_per_learner
+def _resources(plan: Plan) -> str:
+    resources, links = plan.resources, plan.lifecycle.links if plan.lifecycle else 1
+    memory_bytes = resources.memory_bytes_per_learner
     parts = [
-        f"{counted(asked.learners, 'learner')} on {counted(asked.nodes, 'node')}",
-        f"{counted(asked.cpus_per_learner, 'CPU')} each",
-        f"{counted(asked.gpus_per_learner, 'GPU')} each" if asked.gpus_per_learner else "",
+        f"{counted(resources.learners, 'learner')} on {counted(resources.nodes, 'node')}",
+        f"{counted(resources.cpus_per_learner, 'CPU')} each",
+        f"{counted(resources.gpus_per_learner, 'GPU')} each" if resources.gpus_per_learner else "",
         f"{format_size(memory_bytes)} each" if memory_bytes else "",
     ]
-    if asked.time_s:
+    if resources.time_s:
         each = f" in each of about {links} jobs" if links > 1 else ""
-        parts.append(f"at most {format_duration(asked.time_s)}{each}")
+        parts.append(f"at most {format_duration(resources.time_s)}{each}")
     return ", ".join(filter(None, parts))
 
 
@@ -204,12 +204,12 @@ def _per_attempt(attempts: list[Attempt]) -> str:
     if len(changes) < 2:
         return ""
     ends = [first - 1 for first, _ in changes[1:]]
-    told = [
+    parts = [
         f"{learners} in attempt {first}" if first == end
         else f"{learners} in attempts {first} to {end}"
         for (first, learners), end in zip(changes, ends, strict=False)
     ]  # fmt: skip
-    return ", ".join([*told, f"{changes[-1][1]} from attempt {changes[-1][0]} on"])
+    return ", ".join([*parts, f"{changes[-1][1]} from attempt {changes[-1][0]} on"])
 
 
 def verdict_fields(details: Details) -> dict[str, str]:

@@ -335,5 +335,5 @@ def parse_endpoints(text: str) -> list[Endpoint]:
 
 def ways_of(notify: Notify | None, endpoints: Iterable[Endpoint], event: str) -> list[str]:
     """Return the ways in which dlctl itself tells of an event."""
-    asked = notify.ways if notify is not None and event in notify.on else []
-    return [*asked, *(each.way for each in endpoints if each.event == event)]
+    ways = notify.ways if notify is not None and event in notify.on else []
+    return [*ways, *(each.way for each in endpoints if each.event == event)]

@@ -89,11 +89,11 @@ def _programs(command: str, code: Path) -> Iterator[Path]:
 
 def _texts(code: Path) -> Iterator[str]:
     """Yield what the program's files hold; names that end a search if that can't be judged."""
-    seen = 0
+    count = 0
     for folder, folders, names in os.walk(code):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _FOREIGN]
-        seen += len(folders) + len(names)
-        if seen > _MOST_FILES:
+        count += len(folders) + len(names)
+        if count > _MOST_FILES:
             yield _UNKNOWN
             return
         for path in (Path(folder, name) for name in names if name.endswith(_READ)):

@@ -82,7 +82,7 @@ def output_places(sizes: Mapping[str, int]) -> list[OutputPlace]:
 
 def tell_output(places: Sequence[OutputPlace]) -> str:
     """Return `out/: 14 files, 8.0 MB; model.pt: 1.0 MB; not in RESULT_DIR`, or nothing."""
-    told = [
+    parts = [
         f"{printable(place.path) or 'more'}: can't be read" if not place.files else
         f"{printable(place.path) or 'more'}: {format_bytes(place.size_bytes)}"
         if place.files == 1 and not place.path.endswith("/") else
@@ -91,7 +91,7 @@ def tell_output(places: Sequence[OutputPlace]) -> str:
         for place in places
     ]  # fmt: skip
     elsewhere = ["not in RESULT_DIR"] if any(place.files for place in places) else []
-    return "; ".join([*told, *elsewhere])
+    return "; ".join([*parts, *elsewhere])
 
 
 def own_output(

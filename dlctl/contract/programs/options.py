@@ -25,6 +25,6 @@ def as_options(arguments: dict[str, Any]) -> str:
         elif isinstance(value, list):
             words += [shlex.quote(str(each)) for each in value]
         elif value is not True:
-            told = json.dumps(value) if isinstance(value, dict) else str(value)
-            words.append(shlex.quote(told))
+            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            words.append(shlex.quote(text))
     return " ".join(words)

@@ -297,8 +297,8 @@ def first_match(place: Place, lines: Iterable[str]) -> tuple[Rule, str] | None:
     """
     newest_first = list(lines)[::-1]
     last_error = newest_first
-    if place is Place.LEARNER and (told := last_chain(newest_first[::-1])):
-        last_error = told[::-1]
+    if place is Place.LEARNER and (chain := last_chain(newest_first[::-1])):
+        last_error = chain[::-1]
     for rule in rules_for(place):
         for line in newest_first if rule.kind in _TOLD_BEFORE else last_error:
             if rule.pattern.search(line):

@@ -8,20 +8,20 @@ export function actionButtons(details) {
 
 export function confirmAction(id, { verb, label, question, yes, settings, loses }) {
   const inputs = settings.map((name) => el('input', { name, inputmode: 'decimal', autocomplete: 'off', id: `set-${name}` }));
-  const told = el('p', { role: 'status', class: 'told' });
+  const message = el('p', { role: 'status', class: 'message' });
   const go = button(yes, () => send(), { class: loses ? 'danger strong' : 'strong' });
   const close = button('Close', () => dialog.close(), {});
   const dialog = el('dialog', { 'aria-label': label, onclose: () => dialog.remove() }, el('h2', {}, `${label} ${id}`), el('p', {}, question),
-    inputs.map((input) => el('label', { class: 'setting' }, el('code', {}, input.name), input)), told, el('div', { class: 'buttons' }, close, go));
+    inputs.map((input) => el('label', { class: 'setting' }, el('code', {}, input.name), input)), message, el('div', { class: 'buttons' }, close, go));
   async function send() {
     const values = Object.fromEntries(inputs.filter((input) => input.value).map((input) => [input.name, input.value]));
     go.disabled = true;
-    told.textContent = 'Asking …';
+    message.textContent = 'Asking …';
     try {
-      told.textContent = await act(id, verb, values);
+      message.textContent = await act(id, verb, values);
       go.remove();
     } catch (error) {
-      told.textContent = error.message;
+      message.textContent = error.message;
       go.disabled = false;
     }
   }

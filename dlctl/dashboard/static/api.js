@@ -10,8 +10,8 @@ function token() {
 async function ask(path, options = {}) {
   const answer = await fetch(path, { ...options, headers: { 'x-dlctl-token': token() } });
   if (!answer.ok) {
-    const told = await answer.json().catch(() => ({}));
-    throw new Error(told.error || `the server answered ${answer.status}`);
+    const body = await answer.json().catch(() => ({}));
+    throw new Error(body.error || `the server answered ${answer.status}`);
   }
   return answer;
 }
@@ -55,18 +55,18 @@ export async function getReport(ids) {
 }
 
 // Call `changed` with the ids of trainings that have changed, until the signal says to stop.
-export async function listen(ids, changed, told, signal) {
+export async function listen(ids, changed, tell, signal) {
   const query = new URLSearchParams(ids.map((id) => ['id', id]));
   let pause = 500;
   while (!saved && !signal.aborted) {
     try {
       const answer = await ask(`/api/changes?${query}`, { signal });
-      told('');
+      tell('');
       pause = 500;
       await readEvents(answer.body.getReader(), changed);
     } catch (error) {
       if (signal.aborted) return;
-      told(error instanceof TypeError ? 'No connection: is dlctl still running?' : error.message);
+      tell(error instanceof TypeError ? 'No connection: is dlctl still running?' : error.message);
     }
     await new Promise((done) => setTimeout(done, pause));
     pause = Math.min(pause * 2, 8000);

@@ -242,8 +242,8 @@ export class Chart {
 
   extremes({ ends }) {
     if (!ends) return '';
-    const told = ([step, value]) => `${metricValue(this.name, value, 10)}${step < 0 ? '' : ` at ${xValue('step', step)}`}`;
-    return `Lowest ${told(ends.lowest)}, highest ${told(ends.highest)}. `;
+    const inWords = ([step, value]) => `${metricValue(this.name, value, 10)}${step < 0 ? '' : ` at ${xValue('step', step)}`}`;
+    return `Lowest ${inWords(ends.lowest)}, highest ${inWords(ends.highest)}. `;
   }
 
   toggle(label, alone) {
@@ -257,8 +257,8 @@ export class Chart {
   }
 
   summary() {
-    const told = this.visible.slice(0, 6).map((curve) => `${curve.label}: ${metricValue(this.name, curve.newest ?? null)}`);
-    return `Chart of ${title(this.name)}. Newest values: ${told.join(', ') || 'none'}.`;
+    const newest = this.visible.slice(0, 6).map((curve) => `${curve.label}: ${metricValue(this.name, curve.newest ?? null)}`);
+    return `Chart of ${title(this.name)}. Newest values: ${newest.join(', ') || 'none'}.`;
   }
 }
 

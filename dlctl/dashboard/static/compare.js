@@ -25,9 +25,9 @@ export class ComparePage {
     this.toolbar = new Toolbar((again) => (again ? this.repeater.ask() : this.showCurves()), [
       button('CSV', () => download(csvText(this.charts.all), 'comparison.csv', 'text/csv'), { class: 'choice', title: 'Save the numbers of all charts' })]);
     this.charts = new Charts({ zoom: (from, to) => this.toolbar.zoom(from, to) });
-    this.told = el('p', { class: 'empty', role: 'status' });
+    this.message = el('p', { class: 'empty', role: 'status' });
     this.tables = el('div', { class: 'tables' });
-    main.replaceChildren(el('div', { class: 'head' }, el('h1', {}, 'Comparison')), this.picker, this.tables, this.toolbar.element, this.told, this.charts.element);
+    main.replaceChildren(el('div', { class: 'head' }, el('h1', {}, 'Comparison')), this.picker, this.tables, this.toolbar.element, this.message, this.charts.element);
     this.repeater = new Repeater(() => this.load(), 1000);
   }
 
@@ -99,8 +99,8 @@ export class ComparePage {
       for (const curve of data.curves) this.addCurve(charts[curve.source === 'node' ? 1 : 0], id, curve);
     }
     this.span = end >= begin ? [begin, end] : [0, 1];
-    this.told.hidden = this.runs.length > 0 && !problems.length;
-    this.told.textContent = problems.join('; ') || 'Choose trainings above.';
+    this.message.hidden = this.runs.length > 0 && !problems.length;
+    this.message.textContent = problems.join('; ') || 'Choose trainings above.';
     this.charts.update([['Curves', [], charts[0]], ['Utilisation', [], charts[1]]], view, windowOf(view, this.span), { attempts: [], events: [] });
   }
 

@@ -16,7 +16,7 @@ export class SearchPage {
     Object.assign(this, { id, ids: [id], inside: null, sorting: ['trial', -1], limit: FIRST_TRIALS });
     this.head = el('div', { class: 'head' });
     this.facts = el('div', { class: 'facts' });
-    this.told = el('p', { class: 'empty', role: 'status' }, 'Reading the trials …');
+    this.message = el('p', { class: 'empty', role: 'status' }, 'Reading the trials …');
     this.chart = new ProgressChart({ pointed: (place) => this.parallel.mark(place) });
     this.important = el('section', { class: 'card', 'aria-label': 'Importance' });
     this.parallel = new Parallel({ chosen: (inside) => this.choose(inside), pointed: (place) => this.pointed(place) });
@@ -33,7 +33,7 @@ export class SearchPage {
           el('label', { class: 'check', for: 'failed-too' }, this.failedToo, 'failed trials'), el('span', { class: 'grow' }), this.all),
         el('p', { class: 'sub' }, 'Drag along an axis to choose trials; a click on it takes that back.'), this.parallel.element, this.pointedTo),
       this.trials, this.work);
-    main.replaceChildren(this.head, this.facts, this.told, this.body);
+    main.replaceChildren(this.head, this.facts, this.message, this.body);
     this.again = new Repeater(() => this.load(), 1500);
   }
 
@@ -49,11 +49,11 @@ export class SearchPage {
     try {
       this.data = await getSearch(this.id);
     } catch (error) {
-      this.told.hidden = false;
-      this.told.textContent = error.message;
+      this.message.hidden = false;
+      this.message.textContent = error.message;
       return;
     }
-    this.told.hidden = true;
+    this.message.hidden = true;
     this.body.hidden = false;
     this.showAll();
   }
@@ -184,8 +184,8 @@ export class SearchPage {
   showWork() {
     const { brokers, workers } = this.data;
     const queues = brokers.map((each) => [each.broker, each.owned, each.helper, each.processing, each.results, each.accepted, each.failed, each.dropped].map(String));
-    const told = new Map(brokers.flatMap((each) => each.workers).map((each) => [each.name, each]));
-    const rows = workers.map((job) => [job.name, job.job_id, job.state.toLowerCase(), job.nodes || job.reason || '–', told.has(job.name) ? String(told.get(job.name).running) : '–']);
+    const known = new Map(brokers.flatMap((each) => each.workers).map((each) => [each.name, each]));
+    const rows = workers.map((job) => [job.name, job.job_id, job.state.toLowerCase(), job.nodes || job.reason || '–', known.has(job.name) ? String(known.get(job.name).running) : '–']);
     this.work.hidden = !queues.length && !rows.length;
     this.work.replaceChildren(el('h2', {}, 'Workers and brokers'),
       rows.length ? table('Workers', ['worker', 'job', 'state', 'where or why', 'trials'], rows) : '',

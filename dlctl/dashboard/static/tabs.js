@@ -67,8 +67,8 @@ class LogView {
   constructor(panel) {
     this.lines = el('div', { class: 'log', tabindex: '0', role: 'log', 'aria-label': 'Log' });
     this.filter = el('input', { type: 'search', placeholder: 'Find lines', 'aria-label': 'Find lines of the log', oninput: () => this.show() });
-    this.told = el('span', { class: 'quiet-text' });
-    panel.append(el('div', { class: 'logbar' }, this.filter, this.told), this.lines);
+    this.message = el('span', { class: 'quiet-text' });
+    panel.append(el('div', { class: 'logbar' }, this.filter, this.message), this.lines);
     this.pending = [];
     this.over = null;
   }
@@ -77,17 +77,17 @@ class LogView {
   start(id, attempt) {
     if (this.end || this.over === attempt) return;
     if (!this.over) this.lines.replaceChildren();
-    this.told.textContent = '';
+    this.message.textContent = '';
     this.end = followLog(id, (piece) => this.add(piece), (why) => {
       this.end = null;
       this.over = why ? null : this.attempt ?? null;
-      this.told.textContent = why || 'The log has ended.';
+      this.message.textContent = why || 'The log has ended.';
     });
   }
 
   // Say why nothing comes, as long as the log is followed.
   tell(words) {
-    if (this.end) this.told.textContent = words;
+    if (this.end) this.message.textContent = words;
   }
 
   // Many pieces may come at once: they are shown together.

@@ -41,8 +41,8 @@ export class TrainingPage {
       button('CSV', () => download(csvText(this.charts.all), `${id}.csv`, 'text/csv'), { class: 'choice', title: 'Save the numbers of all charts' })]);
     this.charts = new Charts({ zoom: (from, to) => this.toolbar.zoom(from, to) });
     this.tabs = new Tabs(id);
-    this.told = el('p', { class: 'empty', role: 'status' }, 'Reading the metrics …');
-    main.replaceChildren(this.head, this.facts, this.answers, this.toolbar.element, this.told, this.charts.element, this.tabs.element);
+    this.message = el('p', { class: 'empty', role: 'status' }, 'Reading the metrics …');
+    main.replaceChildren(this.head, this.facts, this.answers, this.toolbar.element, this.message, this.charts.element, this.tabs.element);
     this.curvesAgain = new Repeater(() => this.loadCurves(), 800);
     this.detailsAgain = new Repeater(() => this.loadDetails(), 2000);
   }
@@ -65,8 +65,8 @@ export class TrainingPage {
     try {
       this.details = await getDetails(this.id);
     } catch (error) {
-      this.told.hidden = false;
-      this.told.textContent = error.message;
+      this.message.hidden = false;
+      this.message.textContent = error.message;
       return;
     }
     this.showHead();
@@ -81,8 +81,8 @@ export class TrainingPage {
     try {
       this.data = await getCurves(this.id, view);
     } catch (error) {
-      this.told.hidden = false;
-      this.told.textContent = error.message;
+      this.message.hidden = false;
+      this.message.textContent = error.message;
       return;
     }
     this.showCurves();
@@ -102,8 +102,8 @@ export class TrainingPage {
       mine.push({ ...curve, label: curveLabel(curve), colour: colourOf(curve, mine.length), dashed: isMaximum(curve) });
     }
     const left = data.fitting - data.curves.length;
-    this.told.hidden = data.curves.length > 0 && left <= 0;
-    this.told.textContent = left > 0 ? `${data.curves.length} of ${data.fitting} curves are shown: find others by their name.` : data.problem || (data.total ? 'No metric has this in its name.' : this.whyNothing());
+    this.message.hidden = data.curves.length > 0 && left <= 0;
+    this.message.textContent = left > 0 ? `${data.curves.length} of ${data.fitting} curves are shown: find others by their name.` : data.problem || (data.total ? 'No metric has this in its name.' : this.whyNothing());
     this.charts.update(sections, view, windowOf(view, data.span), data);
   }
 

@@ -83,8 +83,8 @@ def _show(call: Call) -> Response:
 
     with call.training() as (session, record):
         (known,) = refresh(session, [record], call.desk.mine.store)
-    told = [each for _, each in metric_data(measured(call.desk.mine, known))]
-    return answer(_model(known) | {"metrics": told[-1:]})
+    points = [each for _, each in metric_data(measured(call.desk.mine, known))]
+    return answer(_model(known) | {"metrics": points[-1:]})
 
 
 def _halt(call: Call) -> Response:
@@ -112,18 +112,18 @@ def _delete(call: Call) -> Response:
 def _model(record: Record) -> Json:
     """Return a training as their Model, without any secret of its manifest."""
     where = f"{_ALL}/{record.training_id}"
-    said = _said(record)
-    framework, stores = said.get("framework", {}), said.get("data_stores", [])
-    memory = str(said.get("memory") or "")
+    manifest = _manifest(record)
+    framework, stores = manifest.get("framework", {}), manifest.get("data_stores", [])
+    memory = str(manifest.get("memory") or "")
     number = memory.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     return {
         "model_id": record.training_id, "location": where, "name": record.name,
-        "description": said.get("description") or "",
+        "description": manifest.get("description") or "",
         "framework": {"name": framework.get("name", ""), "version": framework.get("version") or ""},
         "training": {
-            "command": framework.get("command") or "", "cpus": said.get("cpus") or 0,
-            "gpus": said.get("gpus") or 0, "memory": float(number) if number else 0.0,
-            "memory_unit": memory[len(number):].strip(), "learners": said.get("learners") or 1,
+            "command": framework.get("command") or "", "cpus": manifest.get("cpus") or 0,
+            "gpus": manifest.get("gpus") or 0, "memory": float(number) if number else 0.0,
+            "memory_unit": memory[len(number):].strip(), "learners": manifest.get("learners") or 1,
             "input_data": [each["id"] for each in stores if each.get("training_data")],
             "output_data": [each["id"] for each in stores if each.get("training_results")],
             "training_status": {
@@ -142,12 +142,12 @@ def _model(record: Record) -> Json:
     }  # fmt: skip
 
 
-def _said(record: Record) -> Json:
+def _manifest(record: Record) -> Json:
     """Return what the manifest says, without credentials; nothing if it is not here any more."""
     try:
-        seen = Path(record.manifest_path).stat()
-        asked = submitted_with(record)
-        return _read(record.manifest_path, asked, (seen.st_mtime_ns, seen.st_size))
+        status = Path(record.manifest_path).stat()
+        submitted = submitted_with(record)
+        return _read(record.manifest_path, submitted, (status.st_mtime_ns, status.st_size))
     except (DlctlError, OSError, ValueError, TypeError):
         return {}
 

@@ -12,8 +12,8 @@ from scheduler_plan import make_plan
 from dlctl.cli.output import Shown
 from dlctl.cli.views.learners import rates, server_line, speed_line
 from dlctl.cli.views.training import (
-    _asked,
     _per_attempt,
+    _resources,
     print_details,
     print_story,
     verdict_fields,
@@ -174,7 +174,7 @@ def with_server(settings="push_every: 5, shards: 3", **more):
      "own, 1 shard on node 0\npush every batch, staleness at most 1"),
 ])  # fmt: skip
 def test_the_parameter_server_in_a_few_lines(settings, told):
-    assert server_line(with_server(settings).told) == told
+    assert server_line(with_server(settings).files) == told
 
 
 def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(capsys):
@@ -230,10 +230,10 @@ def test_learners_that_are_not_at_work_say_why_and_push_no_more(capsys, learners
 
 def test_of_a_program_only_the_pushes_are_known(capsys):
     known = with_server(learners=[process("learner", 0, "n1", pushes_per_s=3.0)])
-    plan = known.told.plan
+    plan = known.files.plan
     program = replace(plan.framework, job=None, command="python mine.py")
-    told = replace(known.told, plan=replace(plan, framework=program))
-    print_details(replace(known, told=told))
+    files = replace(known.files, plan=replace(plan, framework=program))
+    print_details(replace(known, files=files))
     assert capsys.readouterr().out.splitlines()[-1] == "3 pushes/s in all"
     server = replace(plan.parameter_server, push_every=2, batch_samples=11)
     plan = replace(plan, parameter_server=server)
@@ -376,5 +376,5 @@ def test_a_chain_is_told_at_submission_and_later(capsys):
         "the partition short allows 4h a job: a chain of about 85 jobs, the next one "
         "submitted by the ending job"
     )
-    assert _asked(chain).endswith("4h in each of about 85 jobs")
-    assert _asked(plan).endswith("at most 4h")
+    assert _resources(chain).endswith("4h in each of about 85 jobs")
+    assert _resources(plan).endswith("at most 4h")

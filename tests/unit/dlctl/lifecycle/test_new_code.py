@@ -18,7 +18,7 @@ from login_side import (
 from dlctl import contract
 from dlctl.errors import ConnectionLost, DlctlError, RecordError, RemoteCommandError, SubmitUnknown
 from dlctl.lifecycle import changed_since_sent
-from dlctl.outputs.insight import told_by_site
+from dlctl.outputs.insight import read_training_files
 
 
 def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
@@ -46,13 +46,13 @@ def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
     assert (code / "train.py").read_text() == "print('mended')\n"
     assert not (code / "old.py").exists()
     assert (code / "written.txt").exists()
-    attempts = told_by_site(scene.session, known).attempts
+    attempts = read_training_files(scene.session, known).attempts
     assert [attempt.code_changes for attempt in attempts] == [[], [], changes]
     assert len({attempt.code_digest for attempt in attempts}) == 2
     fail_newest(scene)
     (scene.work / "manifest.yml").write_text(MANIFEST + "training: {epochs: 9}\n")
     again = go_on(scene)
-    assert told_by_site(scene.session, again).attempts[-1].code_changes == []
+    assert read_training_files(scene.session, again).attempts[-1].code_changes == []
     assert planned(scene, 4).code_digest == planned(scene, 3).code_digest
     fail_newest(scene)
     go_on(scene, new_code=True, on_line=said.append)

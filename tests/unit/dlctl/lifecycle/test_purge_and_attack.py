@@ -26,7 +26,7 @@ from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.site_folders import damaged
 from dlctl.lifecycle import changed_since_sent, delete
 from dlctl.outputs.fetch import fetch
-from dlctl.outputs.insight import told_by_site
+from dlctl.outputs.insight import read_training_files
 
 DAY_S = 86400
 
@@ -87,7 +87,7 @@ def test_results_of_a_training_whose_plan_was_purged_are_fetched(scene, tmp_path
     fetched = fetch(scene.session.transport, known, tmp_path / "here")
     assert "model.pt" in fetched.files
     with pytest.raises(RecordError, match=r"plan\.json.* of .* can't be found any more") as lost:
-        told_by_site(scene.session, known)
+        read_training_files(scene.session, known)
     assert "delete" not in lost.value.hint
     assert "dlctl fetch results" in lost.value.hint
 

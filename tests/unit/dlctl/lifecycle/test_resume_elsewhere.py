@@ -25,7 +25,7 @@ from dlctl.errors import DlctlError, ManifestError, PlanError, RecordError
 from dlctl.lifecycle import check_learner, read_plan
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
-from dlctl.outputs.insight import told_by_site
+from dlctl.outputs.insight import read_training_files
 from dlctl.record import RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.request.request import pending, remember, submitted_with
@@ -102,7 +102,7 @@ def test_a_resumption_may_ask_for_nodes_and_keeps_them_until_it_asks_for_others(
 
 def assert_told_per_attempt(scene):
     record = look(scene)
-    told = told_by_site(scene.session, record).attempts
+    told = read_training_files(scene.session, record).attempts
     learners = [(each.attempt, each.resources.learners) for each in told]
     assert learners == [(1, 2), (2, 3), (3, 3), (4, 3)]
     assert read_plan(scene.session, record) == planned(scene, 4)
@@ -220,7 +220,7 @@ def test_a_parameter_server_is_planned_anew_for_other_learners(served):
 
 def test_details_have_the_servers_and_where_the_shards_are_now(served):
     record = send(served)
-    told = told_by_site(served.session, record)
+    told = read_training_files(served.session, record)
     assert (told.servers, told.homes) == ([], None)
     for node in (0, 1):
         status = contract.Status("server", node, 1, contract.State.TRAINING, host=f"n{node}")
@@ -231,7 +231,7 @@ def test_details_have_the_servers_and_where_the_shards_are_now(served):
     contract.write_whole(job_dir(served) / contract.rulings_file(1), rulings)
     homes = contract.Homes(2, [0, 0, 0], [1])
     contract.write_whole(job_dir(served) / contract.homes_file(1), contract.to_json(homes))
-    told = told_by_site(served.session, record)
+    told = read_training_files(served.session, record)
     assert [(s.host, s.state) for s in told.servers] == [
         ("n0", "TRAINING"),
         ("n1", "FAILED"),

@@ -335,9 +335,9 @@ def test_sbatch_options_that_are_dlctls_are_refused_in_each_spelling(option, sai
 ])  # fmt: skip
 def test_nodes_and_learners_per_node_give_the_learners(text, asked, learners, per_node):
     loaded = manifest(f"{SMALL}{text}\n", Overrides(**asked))
-    assert (loaded.learners, loaded.asked_per_node) == (learners, per_node)
+    assert (loaded.learners, loaded.fixed_per_node) == (learners, per_node)
     stored = manifest(loaded.to_yaml())
-    assert (stored.learners, stored.asked_per_node) == (learners, per_node)
+    assert (stored.learners, stored.fixed_per_node) == (learners, per_node)
 
 
 @pytest.mark.parametrize("option", [

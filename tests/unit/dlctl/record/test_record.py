@@ -41,7 +41,7 @@ def test_a_poll_that_began_before_keeps_the_words_that_the_user_gave_since(store
     """`dlctl watch` wrote its old tags over those of `dlctl tag`."""
     store.add(old := make_record(tags=["first"]))
     store.tag([old], lambda tags: [*tags, "baseline"])
-    store.update(replace(old, overrides='{"learners": 2}'), asked=True)
+    store.update(replace(old, overrides='{"learners": 2}'), new_overrides=True)
     store.update(replace(old, state=State.TRAINING))
     (known,) = store.all()
     assert (known.tags, known.overrides) == (["first", "baseline"], '{"learners": 2}')

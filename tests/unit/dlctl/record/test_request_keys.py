@@ -10,7 +10,7 @@ import pytest
 from dlctl.errors import Misused, RecordError, SubmitRejected, TransportTimeout
 from dlctl.lifecycle.many import Sent
 from dlctl.record import Record, RecordStore
-from dlctl.record.batches import Key, KeyTaken, asked_before, begin, broken_off, finish
+from dlctl.record.batches import Key, KeyTaken, begin, broken_off, earlier_request, finish
 
 KEY = Key("night-17", "digest")
 RECORD = Record("one-22222222", "one", "local", "/here", "/there", "2026-11-27T00:00:00+00:00")
@@ -22,12 +22,12 @@ def store(tmp_path):
 
 
 def test_a_key_is_remembered_after_the_end_of_its_request(store):
-    assert asked_before(store, KEY) is None
+    assert earlier_request(store, KEY) is None
     finish(store, begin(store, "command", [RECORD], KEY))
-    assert asked_before(store, KEY).records == [RECORD]
+    assert earlier_request(store, KEY).records == [RECORD]
     assert broken_off(store, "command") is None
     with pytest.raises(KeyTaken, match="night-17"):
-        asked_before(store, replace(KEY, body="another"))
+        earlier_request(store, replace(KEY, body="another"))
     with pytest.raises(KeyTaken):
         begin(store, "command", [replace(RECORD, training_id="two")], replace(KEY, body="another"))
     assert [each.training_id for each in store.all()] == [RECORD.training_id]
@@ -66,7 +66,7 @@ def test_a_name_that_no_request_can_have_is_refused(name):
 def test_a_key_whose_training_was_deleted_makes_no_other(store):
     finish(store, begin(store, "command", [RECORD], KEY))
     store.remove(RECORD.training_id)
-    known = asked_before(store, KEY)
+    known = earlier_request(store, KEY)
     assert known.records == []
     again = Sent(store, known)
     with pytest.raises(RecordError, match="was deleted"):

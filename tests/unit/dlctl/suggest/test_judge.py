@@ -172,14 +172,14 @@ def test_a_start_is_never_one_number():
     known = queued("short", [60.0, 120.0, 600.0], 1)
     shared = replace(known[0], attempt=2, queued_s=0.0)  # of the same job
     found = waits.start([*known, shared], "short", 180.0, "")
-    assert found.told == (
+    assert found.sentence == (
         "planned in 3 min; your 3 jobs in short waited 2 min in the median, nine of ten at most "
         "8.4 min"
     )
     nothing = waits.start([], "short", 180.0, "")
-    assert nothing.told == "planned in 3 min; no earlier job of yours in short is known"
+    assert nothing.sentence == "planned in 3 min; no earlier job of yours in short is known"
     silent = waits.start(known, "short", None, "Slurm says: no")
-    assert silent.told.startswith("Slurm says: no; your 3 jobs")
+    assert silent.sentence.startswith("Slurm says: no; your 3 jobs")
 
 
 # One line for a submission ------------------------------------------------------------------------

@@ -54,7 +54,9 @@ def test_what_is_known_counts_if_no_site_answers(mine, manifest):
     assert found.unanswered == {"far": "far: no route", "local": "local: no route"}
     by_key = {each.key: each for each in found.suggestions}
     assert by_key["memory"].suggested == "448MiB" and found.trainings == 1
-    assert found.start.jobs == 1 and found.start.told.startswith("the site does not answer; your")
+    assert found.start.jobs == 1 and found.start.sentence.startswith(
+        "the site does not answer; your"
+    )
     assert found.difference == "" and manifest.read_text() == TEXT
     assert json.loads(json.dumps(found.plain()))["suggestions"][0]["asked"] == "32GiB"
 
