@@ -205,8 +205,8 @@ class OpensshTransport(ScriptTransport):
         """Return the error with the key's fingerprint, for which ssh has to try once more."""
         shows = ""
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-            options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "ControlPath=none"]
-            argv = self._ssh("-v", "-T", options=options, command="true")
+            options = ["BatchMode=yes", "StrictHostKeyChecking=yes"]
+            argv = self._ssh("-S", "none", "-v", "-T", options=options, command="true")
             end = subprocess.run(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -276,10 +276,10 @@ class OpensshTransport(ScriptTransport):
         return _FAILED
 
     def _ssh(self, *words: str, options: list[str] | None = None, command: str = "") -> list[str]:
-        stated = (*_PLAIN, *(options or []), f"ControlPath={self._socket}")  # the first one counts
-        given = [word for option in stated for word in ("-o", option)]
+        given = [word for option in (*_PLAIN, *(options or [])) for word in ("-o", option)]
         assert self._settings.host is not None
-        argv = ["ssh", *given, *self._where, *words, "--", self._settings.host]
+        socket_ = str(self._socket).replace("%", "%%")  # by -S, as -o would split it at a space
+        argv = ["ssh", *given, *self._where, "-S", socket_, *words, "--", self._settings.host]
         return [*argv, command] if command else argv
 
     # A channel ----------------------------------------------------------------------------------

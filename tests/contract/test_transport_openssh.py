@@ -182,6 +182,14 @@ def test_an_ssh_that_does_not_start_is_one_sentence(ssh_setup, lasting, monkeypa
 # The socket's folder -----------------------------------------------------------------------------
 
 
+def test_a_folder_may_have_any_name(lasting, monkeypatch):
+    with tempfile.TemporaryDirectory(prefix="a b%c'\"") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        transport = lasting("plain")
+        assert [transport.run("echo x").text for _ in range(2)] == ["x\n"] * 2
+        assert transport.disconnect()
+
+
 def test_a_folder_with_a_long_path_is_passed_over_and_one_for_others_refused(monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp/" + "x" * 90)
     assert control_path("host").parent == Path(f"/tmp/dlctl-{os.getuid()}")
