@@ -166,6 +166,27 @@ def test_a_full_disk_does_not_keep_anyone_from_reading(store):
     subprocess.run([sys.executable, "-c", program, store.path], check=True)
 
 
+def test_the_change_of_a_writer_that_was_killed_is_undone(store):
+    """Readers saw half of it, and `dlctl adopt` could not repair the file."""
+    store.add(*[make_record(training_id=f"t-{n}") for n in range(50)])
+    subprocess.run([sys.executable, "-c", KILLED_WRITER, str(store.path)], check=False)
+    assert store.path.with_name("record.db-journal").exists()
+    assert len(store.all()) == 50
+    assert store.repair() is None
+
+
+KILLED_WRITER = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN")
+connection.execute("DELETE FROM trainings WHERE training_id > 't-2'")
+for number in range(300):
+    connection.execute("INSERT INTO trainings VALUES (?, ?)", [f"x-{number}", "x" * 900])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_what_cannot_be_written_is_told_and_known_all_the_same(store, monkeypatch):
     told = []
     store.add(make_record(), make_record(training_id="t-2"))
