@@ -189,7 +189,7 @@ def _watch_list(mine: Client, fits: Fits, shown: Fits, *, as_json: bool) -> None
     """
     from dlctl.live.sites import Live
 
-    live = Live(mine.store, mine.open, lambda: list(filter(fits, mine.store.all())))
+    live = Live(mine.store, mine.open_to_watch, lambda: list(filter(fits, mine.store.all())))
     with closing(live):
         if sys.stdout.isatty() and sys.stdin.isatty() and not as_json:
             _on_terminal(live, shown)

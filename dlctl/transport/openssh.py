@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from dlctl.contract.ground.processes import end_child
 from dlctl.errors import (
     AuthError,
     ConnectError,
@@ -41,6 +42,8 @@ PERSON_TIMEOUT_S = 180.0
 """The time that the user has to answer, or to confirm on a phone."""
 _QUICK_S = 10.0
 """Within this time the master on this machine answers."""
+_ASKING = threading.Lock()
+"""Threads that open several sites at once ask at the terminal one after the other."""
 _KILL_GRACE_S = 5.0
 _SAID_BYTES = 4096
 _SAY_S = 2.0
@@ -142,18 +145,23 @@ class OpensshTransport(ScriptTransport):
         own = None if ask else subprocess.DEVNULL
         try:
             # A file, and no pipe: the master keeps its standard error open.
-            done = subprocess.run(
-                argv, stdin=own, stdout=own, stderr=None if ask else said, timeout=timeout_s,
-                check=False, start_new_session=not ask,
+            process = subprocess.Popen(
+                argv, stdin=own, stdout=own, stderr=None if ask else said,
+                start_new_session=not ask,
             )  # fmt: skip
+        except OSError as error:
+            raise self._not_started(error) from error
+        try:
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TransportTimeout(
                 f"{self.name}: no answer in time ({timeout_s:g} s) while connecting",
                 hint="Check host and network, or raise connect_timeout_s in the site's file.",
             ) from None
-        except OSError as error:
-            raise self._not_started(error) from error
-        if done.returncode or not self.is_open():
+        finally:
+            if process.poll() is None:  # by SIGTERM, as it may hide what is typed
+                end_child(process, _KILL_GRACE_S)
+        if code or not self.is_open():
             said.seek(0)
             raise self._refused(said.read()[-_SAID_BYTES:].decode(errors="replace"))
 
@@ -291,7 +299,8 @@ class OpensshTransport(ScriptTransport):
             except AuthError:
                 if not self._may_ask:
                     raise
-                self.open(ask=True)
+                with _ASKING:
+                    self.open(ask=True)
         return OpensshStreams(self, self.channel(command))
 
     def channel(self, command: str) -> subprocess.Popen[bytes]:

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -21,9 +22,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ssh_servers import SSHD, block, fingerprint, running_sshd, served
+from ssh_servers import SSHD, block, fingerprint, make_key, running_sshd, served
 
-from dlctl.errors import AuthError, ConnectError, ConnectionLost, HostKeyError, TransportError
+from dlctl.errors import (
+    AuthError,
+    ConnectError,
+    ConnectionLost,
+    HostKeyError,
+    TransportError,
+    TransportTimeout,
+)
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree, upload
 from dlctl.transport.openssh import control_path
@@ -255,6 +263,24 @@ def at_terminal(body: Callable[[], None], answer: str) -> str:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
     os.close(terminal)
     return shown.decode()
+
+
+def test_a_question_that_nobody_answers_leaves_the_terminal_as_it_was(
+    ssh_setup, lasting, tmp_path, monkeypatch
+):
+    """ssh was killed, and what was typed stayed hidden."""
+    key = make_key(tmp_path / "locked", passphrase="open sesame")
+    with running_sshd(tmp_path / "srv", [key]) as server:
+        known = server.known_by(tmp_path / "known")
+        transport = lasting("locked", block(ssh_setup, "locked", server, known=known, key=key))
+        monkeypatch.setattr("dlctl.transport.openssh.PERSON_TIMEOUT_S", 3.0)
+
+        def body():
+            with pytest.raises(TransportTimeout):
+                transport.open(ask=True)
+            assert termios.tcgetattr(0)[3] & termios.ECHO
+
+        assert "Enter passphrase" in at_terminal(body, "")
 
 
 def test_a_site_that_wants_a_code_asks_once(ssh_setup, lasting, with_code, tmp_path):
