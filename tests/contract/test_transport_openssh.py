@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import os
 import pty
+import pwd
 import secrets
 import select
 import signal
@@ -116,6 +117,37 @@ def test_a_jump_host_is_on_the_way_once(ssh_setup, lasting):
     # The hop's own ssh reads the configuration that this one was given.
     assert [transport.run("echo x").text for _ in range(3)] == ["x\n"] * 3
     assert (served(hop), served(target)) == (before[0] + 1, before[1] + 1)
+
+
+@pytest.mark.parametrize("option", ["IdentityAgent", "CertificateFile"])
+def test_an_agent_and_a_certificate_of_the_configuration_count(
+    ssh_setup, lasting, tmp_path, option
+):
+    """paramiko knows neither, as docs/sites.md says."""
+    key, authority = make_key(tmp_path / "user"), make_key(tmp_path / "ca")
+    given, place = key, tmp_path / "given"
+    with contextlib.ExitStack() as ends:
+        if option == "IdentityAgent":
+            agent = ends.enter_context(subprocess.Popen(["ssh-agent", "-D", "-a", str(place)],
+                                                        stdout=subprocess.PIPE))  # fmt: skip
+            ends.callback(agent.terminate)
+            agent.stdout.readline()
+            env, given = {**os.environ, "SSH_AUTH_SOCK": str(place)}, f"{key}.pub"
+            subprocess.run(["ssh-add", "-q", str(key)], env=env, check=True, capture_output=True)
+            key.rename(tmp_path / "away")
+        else:
+            user = pwd.getpwuid(os.getuid()).pw_name
+            subprocess.run(["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", user,
+                            f"{key}.pub"], check=True)  # fmt: skip
+            (tmp_path / "user-cert.pub").rename(place)
+        trusts = f"TrustedUserCAKeys {authority}.pub"
+        authorized = [key] if option == "IdentityAgent" else []
+        server = ends.enter_context(running_sshd(tmp_path / "srv", authorized, trusts))
+        known = server.known_by(tmp_path / "known")
+        config = block(ssh_setup, "own", server, f"  {option} {place}", known, given)
+        assert lasting("own", config).run("echo x").text == "x\n"
+        with pytest.raises(AuthError, match="no credential was accepted"):
+            ssh_setup.open("own", config=config).run("true")
 
 
 def test_what_the_configuration_says_for_people_is_left_out(ssh_setup, lasting):
