@@ -85,6 +85,7 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
 @pytest.mark.parametrize(("known", "told"), [
     ({}, "-"), ({"step": 70}, "step 70"), ({"step": 70, "done": 0.4}, "40 %"),
     ({"state": State.DOWNLOADING, "moved": 0.43}, "43 %"),
+    ({"state": State.FAILED, "moved": 0.43, "step": 70}, "step 70"),
     ({"state": State.STORING, "moved": 0.0, "epoch": 8, "epochs": 8}, "0 %"),
     ({"epoch": 3, "done": 0.4}, "40 %"), ({"epoch": 3}, "epoch 3"),
     ({"epoch": 3, "epochs": 8}, "epoch 3/8"),
