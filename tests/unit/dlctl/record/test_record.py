@@ -125,6 +125,17 @@ def test_the_folder_is_private_and_lies_where_the_user_says(tmp_path, monkeypatc
         RecordStore()
 
 
+def test_a_record_of_an_earlier_dlctl_is_named_while_there_is_no_other(store):
+    """`dlctl list` was empty after an update, and said nothing."""
+    said = []
+    store.tell = said.append
+    assert store.all() == [] and not said
+    store.path.with_name("trainings.db").touch()
+    assert store.all() == [] and "dlctl adopt SITE" in said[0]
+    store.add(make_record())
+    assert len(store.all()) == len(said) == 1
+
+
 def test_several_at_once_lose_nothing(store):
     def add(number):
         RecordStore(store.path).add(make_record(training_id=f"t-{number}"))
