@@ -44,6 +44,8 @@ _QUICK_S = 10.0
 """Within this time the master on this machine answers."""
 _ASKING = threading.Lock()
 """Threads that open several sites at once ask at the terminal one after the other."""
+_IDLE_S = 60.0
+"""A connection that nobody has used for so long is tried before a command trusts it."""
 _KILL_GRACE_S = 5.0
 _SAID_BYTES = 4096
 _SAY_S = 2.0
@@ -292,8 +294,34 @@ class OpensshTransport(ScriptTransport):
 
     # A channel ----------------------------------------------------------------------------------
 
+    def _is_dead(self) -> bool:
+        """Return whether the host does not answer by a connection that nobody used for a while.
+
+        After a sleep, or in another network, ssh itself takes two minutes to notice. The connection
+        is left to the commands that use it.
+        """
+        with contextlib.suppress(OSError):
+            lock, before = self._socket.with_suffix(".lock"), self._socket.stat().st_ino
+            idle_s = time.time() - lock.stat().st_mtime
+            os.utime(lock)
+            if 0 <= idle_s < _IDLE_S:
+                return False
+            argv = self._ssh("-T", options=[*_CHANNEL], command=":")
+            try:  # no pipes: the connection would keep them open
+                subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, check=False,
+                               timeout=self._settings.connect_timeout_s)  # fmt: skip
+                return not self.is_open()
+            except subprocess.TimeoutExpired:
+                pass
+            with self._one_at_a_time():
+                if self._socket.stat().st_ino == before:  # else another command was faster
+                    self._control("stop")
+                    self._socket.unlink(missing_ok=True)
+        return not self.is_open()
+
     def _open(self, command: str) -> OpensshStreams:
-        if not self.is_open():
+        if not self.is_open() or self._is_dead():
             try:
                 self.open(ask=False)
             except AuthError:

@@ -92,6 +92,28 @@ def test_a_connection_that_breaks_is_said_and_the_next_command_makes_another(ssh
     assert transport.run("echo again").text == "again\n"
 
 
+def test_a_connection_that_died_in_silence_is_replaced(ssh_setup, lasting, monkeypatch):
+    """After a sleep of the laptop each command waited in vain, for two minutes."""
+    server, transport = ssh_setup.servers["plain"], lasting("plain")
+    assert transport.run("echo x").text == "x\n"
+    before = served(server)
+    with monkeypatch.context() as long_ago:
+        long_ago.setattr("dlctl.transport.openssh._IDLE_S", 0.0)
+        assert transport.run("echo x").text == "x\n"
+        assert served(server) == before
+        silent = server.connections()
+        for pid in silent:
+            os.kill(pid, signal.SIGSTOP)
+        patient = transport._settings
+        long_ago.setattr(transport, "_settings", patient.model_copy(
+            update={"connect_timeout_s": 3.0}))  # fmt: skip
+        assert transport.run("echo x").text == "x\n"
+        assert served(server) == before + 1
+    for pid in silent:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_a_host_key_that_is_unknown_changed_or_revoked_is_refused(ssh_setup, lasting, tmp_path):
     server, other = ssh_setup.servers["plain"], ssh_setup.servers["odd"]
     known, line = tmp_path / "known", f"[127.0.0.1]:{server.port} "
