@@ -201,6 +201,12 @@ class OpensshTransport(ScriptTransport):
                 f"make one: {last}",
                 hint=self._connect,
             )
+        if "Too many authentication failures" in said:
+            return AuthError(
+                f"{self.name}: the server ended the login: {last}",
+                hint="It may have seen too many keys: set IdentityFile and `IdentitiesOnly yes` "
+                "for this host in ~/.ssh/config.",
+            )
         if "exchange_identification" in said:
             return ConnectError(
                 f"{self.name}: the server hung up before the log-in: {last}",
@@ -324,8 +330,8 @@ class OpensshTransport(ScriptTransport):
         if not self.is_open() or self._is_dead():
             try:
                 self.open(ask=False)
-            except AuthError:
-                if not self._may_ask:
+            except AuthError as error:
+                if not self._may_ask or error.hint != self._connect:  # asking would not help
                     raise
                 with _ASKING:
                     self.open(ask=True)

@@ -132,6 +132,19 @@ def test_a_host_key_that_is_unknown_changed_or_revoked_is_refused(ssh_setup, las
             assert "dlctl sites connect it" in caught.value.hint
 
 
+def test_too_many_keys_are_no_fault_of_the_network(ssh_setup, lasting, tmp_path):
+    """Whoever watched tried them again and again, until the server banned the user."""
+    wrong = "".join(f"  IdentityFile {make_key(tmp_path / name)}\n" for name in "abc")
+    with running_sshd(tmp_path / "srv", [ssh_setup.key], "MaxAuthTries 2") as server:
+        known = server.known_by(tmp_path / "known")
+        transport = lasting("own", block(ssh_setup, "own", server, wrong, known, tmp_path / "a"))
+        transport._may_ask = True
+        with pytest.raises(AuthError, match="Too many authentication failures") as caught:
+            transport.run("true")
+        assert "IdentitiesOnly" in caught.value.hint and not caught.value.transient
+        assert (server.folder / "log").read_text().count("Too many") == 1
+
+
 def test_a_jump_host_is_on_the_way_once(ssh_setup, lasting):
     hop, target = ssh_setup.servers["odd"], ssh_setup.servers["plain"]
     before = served(hop), served(target)
