@@ -53,13 +53,13 @@ _SAY_S = 2.0
 _FAILED = 255
 """ssh's own exit code, and perhaps the script's."""
 _PLAIN = ("IgnoreUnknown=*", "RemoteCommand=none", "RequestTTY=no",
-          "ClearAllForwardings=yes", "ForwardX11=no", "ForwardAgent=no", "PermitLocalCommand=no",
-          "LogLevel=ERROR")  # fmt: skip
+          "ClearAllForwardings=yes", "ForwardX11=no", "ForwardAgent=no",
+          "PermitLocalCommand=no")  # fmt: skip
 """Whatever the user's configuration says for people who log in. The first comes first: older
 versions don't know the others (RemoteCommand came with 7.6), and it takes the place of the
 user's own IgnoreUnknown, so it has to cover whatever that covers."""
 _CHANNEL = ("ControlMaster=no", "ProxyCommand=false", "SessionType=default", "StdinNull=no",
-            "ForkAfterAuthentication=no")  # fmt: skip
+            "ForkAfterAuthentication=no", "LogLevel=ERROR")  # fmt: skip
 """A ProxyCommand also rules out the configuration's ProxyJump; the last three came with 8.7."""
 _REFUSED_SESSION = b"session request failed"
 """Printed by ssh where MaxSessions permits no further channel."""
@@ -133,7 +133,8 @@ class OpensshTransport(ScriptTransport):
                 self._open_master(said, ask=ask)
 
     def _open_master(self, said: IO[bytes], *, ask: bool) -> None:
-        settings = self._settings
+        settings, known = self._settings, self._configured()
+        ciphers = sorted(known.get("ciphers", "").split(","), key=lambda name: "-gcm@" not in name)
         timeout_s = PERSON_TIMEOUT_S if ask else settings.connect_timeout_s + _QUICK_S
         options = [
             f"ControlPersist={settings.persist_s}",
@@ -141,7 +142,8 @@ class OpensshTransport(ScriptTransport):
             f"ServerAliveInterval={settings.keepalive_s:.0f}",
             f"StrictHostKeyChecking={'ask' if ask else 'yes'}",
             f"BatchMode={'no' if ask else 'yes'}",
-            *self._fast_ciphers(),
+            f"LogLevel={'INFO' if ask else 'ERROR'}",  # a banner is no reason
+            *([f"Ciphers={','.join(ciphers)}"] if ciphers != [""] else []),
         ]
         argv = self._ssh("-M", "-N", "-f", options=options)
         own = None if ask else subprocess.DEVNULL
@@ -165,7 +167,11 @@ class OpensshTransport(ScriptTransport):
                 end_child(process, _KILL_GRACE_S)
         if code or not self.is_open():
             said.seek(0)
-            raise self._refused(said.read()[-_SAID_BYTES:].decode(errors="replace"))
+            told = said.read()[-_SAID_BYTES:].decode(errors="replace")
+            is_by_proxy = {"proxyjump", "proxycommand"} & known.keys()
+            if is_by_proxy and "exchange_identification" in told:
+                told = self._said_on_the_way() or told
+            raise self._refused(told, ask)
 
     def _not_started(self, error: OSError) -> ConnectError:
         return ConnectError(
@@ -173,21 +179,29 @@ class OpensshTransport(ScriptTransport):
             hint="Install OpenSSH's client, or set `kind: ssh` in the site's file.",
         )
 
-    def _fast_ciphers(self) -> list[str]:
-        """Return a `Ciphers=` option that prefers hardware-accelerated ciphers."""
+    def _configured(self) -> dict[str, str]:
+        """Return the options of this connection; none of an old version, which can't tell."""
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
             known = subprocess.run(self._ssh("-G"), stdin=subprocess.DEVNULL, capture_output=True,
                                    text=True, timeout=_QUICK_S, check=False).stdout  # fmt: skip
-            for line in known.splitlines():
-                key, _, ciphers = line.partition(" ")
-                if key == "ciphers":
-                    names = sorted(ciphers.split(","), key=lambda name: "-gcm@" not in name)
-                    return [f"Ciphers={','.join(names)}"]
-        return []  # an old version, which can't tell
+            return dict(line.split(" ", 1) for line in known.splitlines() if " " in line)
+        return {}
 
-    def _refused(self, said: str) -> TransportError:
+    def _said_on_the_way(self) -> str:
+        """Return the words of a jump host, which ssh drops for a connection that stays."""
+        options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "LogLevel=ERROR"]
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            return subprocess.run(
+                self._ssh("-S", "none", "-T", options=options, command="true"), check=False,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                timeout=self._settings.connect_timeout_s + _QUICK_S, start_new_session=True,
+            ).stderr.partition("kex_exchange")[0]  # fmt: skip
+        return ""
+
+    def _refused(self, said: str, ask: bool) -> TransportError:
         lines = [line.strip(" \r@") for line in said.splitlines()]
-        last = next((line for line in reversed(lines) if line), "it said why above")
+        silent = "it said why above" if ask else "ssh said nothing"
+        last = next((line for line in reversed(lines) if line), silent)
         if wrong := re.search(r"^.* line \d+: .*$", said, re.MULTILINE):
             return ConnectError(
                 f"ssh can't read its configuration: {wrong.group().strip()}",
@@ -213,9 +227,8 @@ class OpensshTransport(ScriptTransport):
                 hint="It may limit new connections (MaxStartups, fail2ban): wait some minutes "
                 "before you try again.",
             )
-        return ConnectError(
-            f"{self.name}: while connecting: {last}", hint="Check the address and the network."
-        )
+        hint = self._connect if last == silent else "Check the address and the network."
+        return ConnectError(f"{self.name}: while connecting: {last}", hint=hint)
 
     def _wrong_host_key(self, said: str, last: str) -> HostKeyError:
         """Return the error with the key's fingerprint, for which ssh has to try once more."""

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ssh_servers import SSHD, block, fingerprint, make_key, running_sshd, served
+from ssh_servers import SSHD, block, fingerprint, free_port, make_key, running_sshd, served
 
 from dlctl.errors import (
     AuthError,
@@ -183,6 +183,31 @@ def test_an_agent_and_a_certificate_of_the_configuration_count(
         assert lasting("own", config).run("echo x").text == "x\n"
         with pytest.raises(AuthError, match="no credential was accepted"):
             ssh_setup.open("own", config=config).run("true")
+
+
+def test_why_there_is_no_connection_is_told(ssh_setup, lasting, tmp_path):
+    """A jump host's reason was lost, and of ciphers that differ ssh was said to have told."""
+    server, hop = ssh_setup.servers["plain"], ssh_setup.servers["odd"]
+    for error, more in ((AuthError, {"key": make_key(tmp_path / "other")}),
+                        (HostKeyError, {"known": tmp_path / "none"})):  # fmt: skip
+        config = block(ssh_setup, "hop", hop, **more)
+        config += block(ssh_setup, "behind", server, "  ProxyJump hop")
+        with pytest.raises(error) as caught:
+            lasting("behind", config).run("true")
+        assert "dlctl sites connect it" in caught.value.hint
+    jump = block(ssh_setup, "j", server, f"  ProxyJump 127.0.0.1:{free_port()}")
+    with pytest.raises(ConnectError, match="Connection refused"):
+        lasting("j", jump).run("true")
+    old = lasting("o", block(ssh_setup, "o", server, "  KexAlgorithms diffie-hellman-group1-sha1"))
+    with pytest.raises(ConnectError, match="ssh said nothing") as caught:
+        old.run("true")
+    assert caught.value.hint == "dlctl sites connect it"
+
+    def body():
+        with pytest.raises(ConnectError, match="it said why above"):
+            old.open(ask=True)
+
+    assert "no matching key exchange" in at_terminal(body, "")
 
 
 def test_what_the_configuration_says_for_people_is_left_out(ssh_setup, lasting):
