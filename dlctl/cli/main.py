@@ -75,6 +75,8 @@ class _Commands(TyperGroup):
         words = args[0] if ctx.parent is None else f"{ctx.info_name} {args[0]}"
         if args[0] not in self.commands and words in _OLD_SPELLINGS:
             rest = ["--deep" if each == "--on-node" else each for each in args[1:]]
+            if words.startswith("search ") and all(each.startswith("-") for each in rest):
+                rest.append("ID")  # without one it meant the latest search
             now = shlex.join(["dlctl", *_OLD_SPELLINGS[words].split(), *rest])
             raise Misused(f"`dlctl {words}` is now: {now}")
         return super().resolve_command(ctx, args)

@@ -227,7 +227,7 @@ def watch(
         return _watch_search(mine, records[0], once, as_json)
     if as_json:
         raise typer.BadParameter("--json is for a search: dlctl metrics --follow --json")
-    watched = Watched(mine.store, mine.open, records)
+    watched = Watched(mine.store, mine.open_to_watch, records)
     with closing(watched.live):
         if output.has_whole_screen() and not once:
             watch_on_terminal(watched)
@@ -240,7 +240,7 @@ def watch(
 def _watch_search(mine: Client, record: Record, once: bool, as_json: bool) -> None:
     from dlctl.terminal import search_watch
 
-    watched = search_watch.Watched(mine.store, mine.open, record)
+    watched = search_watch.Watched(mine.store, mine.open_to_watch, record)
     write_json = output.json_line if as_json else None
     with closing(watched.live):
         if once:

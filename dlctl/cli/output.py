@@ -419,6 +419,7 @@ def ask(text: str, hidden: bool) -> str:
 
     if not sys.stdin.isatty():
         raise EOFError(text)
+    text = printable_lines(text)  # a server may ask anything
     if hidden:
         return getpass.getpass(text, stream=sys.stderr)
     sys.stderr.write(text)

@@ -27,6 +27,7 @@ from dlctl.cli.common import (
     training,
     whole,
 )
+from dlctl.errors import RecordError, TransportError
 
 if TYPE_CHECKING:
     from dlctl.live.sites import Live
@@ -120,7 +121,12 @@ def status(training_ids: list[str] = IDS, *, wanted: Filter, as_json: bool = JSO
     if len(records) == 1 and records[0].is_search:
         from dlctl.cli.views.search import print_status
 
-        return print_status(mine, records[0], as_json)
+        try:
+            return print_status(mine, records[0], as_json)
+        except RecordError as error:  # its files are gone or damaged
+            output.warn(error.message)
+        except TransportError:
+            pass  # the state that was known last is told with the reason
     known, problems = mine.refreshed(records)
     many = [[r.training_id, r.state_in_words, r.reason] for r in known]
     output.report(whole(known), as_json,
@@ -183,7 +189,7 @@ def _watch_list(mine: Client, fits: Fits, shown: Fits, *, as_json: bool) -> None
     """
     from dlctl.live.sites import Live
 
-    live = Live(mine.store, mine.open, lambda: list(filter(fits, mine.store.all())))
+    live = Live(mine.store, mine.open_to_watch, lambda: list(filter(fits, mine.store.all())))
     with closing(live):
         if sys.stdout.isatty() and sys.stdin.isatty() and not as_json:
             _on_terminal(live, shown)

@@ -9,6 +9,7 @@ progress.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shlex
 from collections.abc import Callable, Sequence
@@ -129,7 +130,9 @@ def _unanswered(
         hint = words.get("dlctl-hint", "")
         return RemoteCommandError(f"{transport.name}: {why}", hint=hint)
     last = newest[-1] if newest else "it printed nothing"
-    if on_node:
+    if re.search(r"No module named '?(learner|psrv|search|dlctl)\b", last):
+        hint = "another version of dlctl has submitted this training: submit it again with this one"
+    elif on_node:
         hint = "check the training's partition and account (`dlctl show`), then try again"
     else:
         hint = "check the site's Python (`dlctl doctor`); if it only works on compute nodes, add --on-node"  # noqa: E501

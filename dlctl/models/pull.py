@@ -15,7 +15,7 @@ from dlctl.contract.ground.whole_files import sha256_of
 from dlctl.errors import ResultsError
 from dlctl.files.download import download
 from dlctl.files.listing import refuse_outside
-from dlctl.files.target import Target, leads_out, make_executable, refuse_link_parents
+from dlctl.files.target import Target, make_executable, refuse_link_parents
 from dlctl.files.upload import Progress
 from dlctl.models.reading import Found
 
@@ -133,9 +133,10 @@ def _in_the_way(target: Path) -> ResultsError:
 
 
 def _link(folder: Path, target: Path, link: str) -> None:
-    refuse_link_parents(folder, target)
-    if leads_out(folder, target.parent, link):
-        raise ResultsError(f"{printable(target)} leads to {printable(link)}: refused")
+    # By its words, as a folder is judged that is sent or stored: `a/../b` stays inside.
+    inside = Path(os.path.normpath(target.parent / link))
+    for path in (target, inside / "x"):
+        refuse_link_parents(folder, path)
     if target.is_symlink() and os.readlink(target) == link:  # noqa: PTH115 - bytes as they are
         return
     if target.exists() or target.is_symlink():

@@ -99,7 +99,10 @@ class FetchedFolder(Target):
     def _read(self, mark: Path) -> _Known | None:
         """Return the files that a mark lists; None if it is not one of this training."""
         try:
-            known = json.loads(mark.read_text())
+            text = mark.read_text()
+            if text.strip() == self._training_id:
+                return {}  # of dlctl 0.1
+            known = json.loads(text)
             if known["training_id"] != self._training_id:
                 return None
             return {name: (stamp, known.get("origins", {}).get(name, ""))

@@ -31,8 +31,8 @@ _WRITE_PATIENCE_S, _READ_PATIENCE_S, _BUSY_S = 30.0, 3.0, 5.0
 def read_rows(path: Path, table: str, order: str = "rowid") -> list[sqlite3.Row]:
     """Return all rows of a table; none of one that is not there.
 
-    Nothing is written into the file. While its lock is held for long, or the disk too full for
-    SQLite's own bookkeeping, this returns what the file itself has.
+    Nothing is written into the file, but that SQLite undoes the change of a writer that was killed.
+    While its lock is held for long, or it can't be undone, this returns what the file itself has.
 
     Raises:
         RecordError: the file is damaged, or may not be read.
@@ -42,7 +42,7 @@ def read_rows(path: Path, table: str, order: str = "rowid") -> list[sqlite3.Row]
             return []
         query = f"SELECT * FROM {table} ORDER BY {order}"  # noqa: S608
         try:
-            return _select(path, "mode=ro", query)
+            return _select(path, "mode=rw", query)
         except sqlite3.OperationalError as error:
             if "no such table" in str(error):
                 return []
@@ -83,7 +83,7 @@ def is_damaged(path: Path) -> bool:
     """
     if not path.exists():
         return False
-    uri = f"{path.absolute().as_uri()}?mode=ro"
+    uri = f"{path.absolute().as_uri()}?mode=rw"  # which undoes what a killed writer has left
     with _explained(path):
         try:
             with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=5)) as connection:

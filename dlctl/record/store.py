@@ -190,6 +190,8 @@ class RecordStore:
             except (ValueError, TypeError) as error:
                 unknown.append(f"{row['training_id']} ({error})")
         known.sort(key=lambda record: record.created_at)
+        if not known and (old := self.path.with_name("trainings.db")).exists():
+            self._say(f"{old} is of an earlier dlctl: `dlctl adopt SITE` lists its trainings again")
         if unknown:
             self._say(f"the local record {self.path} has {len(unknown)} that this version of dlctl "
                       f"does not understand: {', '.join(unknown[:3])}")  # fmt: skip

@@ -63,6 +63,10 @@ class Client:
             return self.pool.lend(site, follows=follows)
         return open_site(site, self.prompt if may_ask else None)
 
+    def open_to_watch(self, site: str) -> Session:
+        """Return an open site; only the main thread asks, as others look while it draws."""
+        return self.open(site, may_ask=threading.current_thread() is threading.main_thread())
+
     def each_site(
         self, names: Iterable[str], ask: Callable[[Session], Answer]
     ) -> Iterator[tuple[str, Answer | DlctlError]]:

@@ -44,7 +44,7 @@ def progress(record: Record) -> str:
 
     While data is loaded or results are stored, return how far that is.
     """
-    if record.moved is not None:
+    if record.moved is not None and record.state.runs:
         return f"{100 * record.moved:.0f} %"
     if record.epoch is not None and (record.epochs or record.done is None):
         return f"epoch {record.epoch}" + (f"/{record.epochs}" if record.epochs else "")

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from dlctl.contract.ground.processes import end_child
 from dlctl.errors import (
     AuthError,
     ConnectError,
@@ -41,6 +42,10 @@ PERSON_TIMEOUT_S = 180.0
 """The time that the user has to answer, or to confirm on a phone."""
 _QUICK_S = 10.0
 """Within this time the master on this machine answers."""
+_ASKING = threading.Lock()
+"""Threads that open several sites at once ask at the terminal one after the other."""
+_IDLE_S = 60.0
+"""A connection that nobody has used for so long is tried before a command trusts it."""
 _KILL_GRACE_S = 5.0
 _ERROR_BYTES = 4096
 _SAY_S = 2.0
@@ -48,13 +53,13 @@ _SAY_S = 2.0
 _FAILED = 255
 """ssh's own exit code, and perhaps the script's."""
 _PLAIN = ("IgnoreUnknown=*", "RemoteCommand=none", "RequestTTY=no",
-          "ClearAllForwardings=yes", "ForwardX11=no", "ForwardAgent=no", "PermitLocalCommand=no",
-          "LogLevel=ERROR")  # fmt: skip
+          "ClearAllForwardings=yes", "ForwardX11=no", "ForwardAgent=no",
+          "PermitLocalCommand=no")  # fmt: skip
 """Whatever the user's configuration says for people who log in. The first comes first: older
 versions don't know the others (RemoteCommand came with 7.6), and it takes the place of the
 user's own IgnoreUnknown, so it has to cover whatever that covers."""
 _CHANNEL = ("ControlMaster=no", "ProxyCommand=false", "SessionType=default", "StdinNull=no",
-            "ForkAfterAuthentication=no")  # fmt: skip
+            "ForkAfterAuthentication=no", "LogLevel=ERROR")  # fmt: skip
 """A ProxyCommand also rules out the configuration's ProxyJump; the last three came with 8.7."""
 _REFUSED_SESSION = b"session request failed"
 """Printed by ssh where MaxSessions permits no further channel."""
@@ -128,7 +133,8 @@ class OpensshTransport(ScriptTransport):
                 self._open_master(errors, ask=ask)
 
     def _open_master(self, errors: IO[bytes], *, ask: bool) -> None:
-        settings = self._settings
+        settings, known = self._settings, self._configured()
+        ciphers = sorted(known.get("ciphers", "").split(","), key=lambda name: "-gcm@" not in name)
         timeout_s = PERSON_TIMEOUT_S if ask else settings.connect_timeout_s + _QUICK_S
         options = [
             f"ControlPersist={settings.persist_s}",
@@ -136,26 +142,36 @@ class OpensshTransport(ScriptTransport):
             f"ServerAliveInterval={settings.keepalive_s:.0f}",
             f"StrictHostKeyChecking={'ask' if ask else 'yes'}",
             f"BatchMode={'no' if ask else 'yes'}",
-            *self._fast_ciphers(),
+            f"LogLevel={'INFO' if ask else 'ERROR'}",  # a banner is no reason
+            *([f"Ciphers={','.join(ciphers)}"] if ciphers != [""] else []),
         ]
         argv = self._ssh("-M", "-N", "-f", options=options)
         own = None if ask else subprocess.DEVNULL
         try:
             # A file, and no pipe: the master keeps its standard error open.
-            done = subprocess.run(
-                argv, stdin=own, stdout=own, stderr=None if ask else errors, timeout=timeout_s,
-                check=False, start_new_session=not ask,
+            process = subprocess.Popen(
+                argv, stdin=own, stdout=own, stderr=None if ask else errors,
+                start_new_session=not ask,
             )  # fmt: skip
+        except OSError as error:
+            raise self._not_started(error) from error
+        try:
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TransportTimeout(
                 f"{self.name}: no answer in time ({timeout_s:g} s) while connecting",
                 hint="Check host and network, or raise connect_timeout_s in the site's file.",
             ) from None
-        except OSError as error:
-            raise self._not_started(error) from error
-        if done.returncode or not self.is_open():
+        finally:
+            if process.poll() is None:  # by SIGTERM, as it may hide what is typed
+                end_child(process, _KILL_GRACE_S)
+        if code or not self.is_open():
             errors.seek(0)
-            raise self._refused(errors.read()[-_ERROR_BYTES:].decode(errors="replace"))
+            stderr = errors.read()[-_ERROR_BYTES:].decode(errors="replace")
+            is_by_proxy = {"proxyjump", "proxycommand"} & known.keys()
+            if is_by_proxy and "exchange_identification" in stderr:
+                stderr = self._refused_on_the_way() or stderr
+            raise self._refused(stderr, ask)
 
     def _not_started(self, error: OSError) -> ConnectError:
         return ConnectError(
@@ -163,21 +179,29 @@ class OpensshTransport(ScriptTransport):
             hint="Install OpenSSH's client, or set `kind: ssh` in the site's file.",
         )
 
-    def _fast_ciphers(self) -> list[str]:
-        """Return a `Ciphers=` option that prefers hardware-accelerated ciphers."""
+    def _configured(self) -> dict[str, str]:
+        """Return the options of this connection; none of an old version, which can't tell."""
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
             known = subprocess.run(self._ssh("-G"), stdin=subprocess.DEVNULL, capture_output=True,
                                    text=True, timeout=_QUICK_S, check=False).stdout  # fmt: skip
-            for line in known.splitlines():
-                key, _, ciphers = line.partition(" ")
-                if key == "ciphers":
-                    names = sorted(ciphers.split(","), key=lambda name: "-gcm@" not in name)
-                    return [f"Ciphers={','.join(names)}"]
-        return []  # an old version, which can't tell
+            return dict(line.split(" ", 1) for line in known.splitlines() if " " in line)
+        return {}
 
-    def _refused(self, stderr: str) -> TransportError:
+    def _refused_on_the_way(self) -> str:
+        """Return the words of a jump host, which ssh drops for a connection that stays."""
+        options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "LogLevel=ERROR"]
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            return subprocess.run(
+                self._ssh("-S", "none", "-T", options=options, command="true"), check=False,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                timeout=self._settings.connect_timeout_s + _QUICK_S, start_new_session=True,
+            ).stderr.partition("kex_exchange")[0]  # fmt: skip
+        return ""
+
+    def _refused(self, stderr: str, ask: bool) -> TransportError:
         lines = [line.strip(" \r@") for line in stderr.splitlines()]
-        last = next((line for line in reversed(lines) if line), "it said why above")
+        silent = "it said why above" if ask else "ssh said nothing"
+        last = next((line for line in reversed(lines) if line), silent)
         if wrong := re.search(r"^.* line \d+: .*$", stderr, re.MULTILINE):
             return ConnectError(
                 f"ssh can't read its configuration: {wrong.group().strip()}",
@@ -191,22 +215,27 @@ class OpensshTransport(ScriptTransport):
                 f"make one: {last}",
                 hint=self._connect,
             )
+        if "Too many authentication failures" in stderr:
+            return AuthError(
+                f"{self.name}: the server ended the login: {last}",
+                hint="It may have seen too many keys: set IdentityFile and `IdentitiesOnly yes` "
+                "for this host in ~/.ssh/config.",
+            )
         if "exchange_identification" in stderr:
             return ConnectError(
                 f"{self.name}: the server hung up before the log-in: {last}",
                 hint="It may limit new connections (MaxStartups, fail2ban): wait some minutes "
                 "before you try again.",
             )
-        return ConnectError(
-            f"{self.name}: while connecting: {last}", hint="Check the address and the network."
-        )
+        hint = self._connect if last == silent else "Check the address and the network."
+        return ConnectError(f"{self.name}: while connecting: {last}", hint=hint)
 
     def _wrong_host_key(self, stderr: str, last: str) -> HostKeyError:
         """Return the error with the key's fingerprint, for which ssh has to try once more."""
         shows = ""
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-            options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "ControlPath=none"]
-            argv = self._ssh("-v", "-T", options=options, command="true")
+            options = ["BatchMode=yes", "StrictHostKeyChecking=yes"]
+            argv = self._ssh("-S", "none", "-v", "-T", options=options, command="true")
             end = subprocess.run(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -276,22 +305,49 @@ class OpensshTransport(ScriptTransport):
         return _FAILED
 
     def _ssh(self, *words: str, options: list[str] | None = None, command: str = "") -> list[str]:
-        stated = (*_PLAIN, *(options or []), f"ControlPath={self._socket}")  # the first one counts
-        given = [word for option in stated for word in ("-o", option)]
+        given = [word for option in (*_PLAIN, *(options or [])) for word in ("-o", option)]
         assert self._settings.host is not None
-        argv = ["ssh", *given, *self._where, *words, "--", self._settings.host]
+        socket_ = str(self._socket).replace("%", "%%")  # by -S, as -o would split it at a space
+        argv = ["ssh", *given, *self._where, "-S", socket_, *words, "--", self._settings.host]
         return [*argv, command] if command else argv
 
     # A channel ----------------------------------------------------------------------------------
 
+    def _is_dead(self) -> bool:
+        """Return whether the host does not answer by a connection that nobody used for a while.
+
+        After a sleep, or in another network, ssh itself takes two minutes to notice. The connection
+        is left to the commands that use it.
+        """
+        with contextlib.suppress(OSError):
+            lock, before = self._socket.with_suffix(".lock"), self._socket.stat().st_ino
+            idle_s = time.time() - lock.stat().st_mtime
+            os.utime(lock)
+            if 0 <= idle_s < _IDLE_S:
+                return False
+            argv = self._ssh("-T", options=[*_CHANNEL], command=":")
+            try:  # no pipes: the connection would keep them open
+                subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, check=False,
+                               timeout=self._settings.connect_timeout_s)  # fmt: skip
+                return not self.is_open()
+            except subprocess.TimeoutExpired:
+                pass
+            with self._one_at_a_time():
+                if self._socket.stat().st_ino == before:  # else another command was faster
+                    self._control("stop")
+                    self._socket.unlink(missing_ok=True)
+        return not self.is_open()
+
     def _open(self, command: str) -> OpensshStreams:
-        if not self.is_open():
+        if not self.is_open() or self._is_dead():
             try:
                 self.open(ask=False)
-            except AuthError:
-                if not self._may_ask:
+            except AuthError as error:
+                if not self._may_ask or error.hint != self._connect:  # asking would not help
                     raise
-                self.open(ask=True)
+                with _ASKING:
+                    self.open(ask=True)
         return OpensshStreams(self, self.channel(command))
 
     def channel(self, command: str) -> subprocess.Popen[bytes]:

@@ -99,7 +99,9 @@ def _configuration(words: list[str], host: str, file: Path) -> str:
         fault = [line for line in lines if ": line " in line] or lines or [str(end.returncode)]
         raise ConnectError(f"ssh can't read its configuration: {fault[-1].strip()}",
                            hint="Correct the line in the ssh config file.")  # fmt: skip
-    return end.stdout
+    # ssh has made the name canonical already, and older ones print such options without a value.
+    lines = end.stdout.splitlines()
+    return "\n".join(line for line in lines if not line.startswith("canonical") and " " in line)
 
 
 def split_hop(hop: str) -> tuple[str, str | None, int | None]:

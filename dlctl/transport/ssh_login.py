@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import paramiko
-from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from dlctl.errors import AuthError, HostKeyError
 from dlctl.transport.base import Prompt
@@ -22,6 +23,11 @@ from dlctl.transport.openssh import PERSON_TIMEOUT_S
 from dlctl.transport.ssh_config import Target
 
 _TRIES = 3
+_SWITCHES = {
+    "publickey": "pubkeyauthentication", "password": "passwordauthentication",
+    "keyboard-interactive": "kbdinteractiveauthentication",
+}  # fmt: skip
+"""Method → the option by which the user forbids it."""
 _STEPS = 4
 """A server with a second factor accepts one method and then asks for the next."""
 
@@ -58,14 +64,14 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
             if words[:1] == ["@revoked"]:
                 self._revoked |= dict.fromkeys(words[3:4], file)
                 continue
-            with contextlib.suppress(InvalidHostKey, paramiko.SSHException):
-                if (entry := HostKeyEntry.from_line(line.strip())) is None or entry.key is None:
-                    continue
-                known = paramiko.HostKeys()
-                for name in entry.hostnames or []:
-                    known.add(name, entry.key.get_name(), entry.key)
-                names = {self._name, self._plain}
-                self._known += [(file, name, entry.key) for name in names if known.lookup(name)]
+            with contextlib.suppress(Exception):  # a damaged line makes no host known
+                listed, kind, key = words[:3]
+                for name in {self._name, self._plain}:
+                    if name in listed.lower().split(",") or (
+                        listed[0] == "|" and paramiko.HostKeys.hash_host(name, listed) == listed
+                    ):
+                        known = paramiko.PKey.from_type_string(kind, base64.b64decode(key))
+                        self._known.append((file, name, known))
 
     def prefer(self, options: Any) -> None:
         """Ask the server for a known kind of key: another kind would look unknown."""
@@ -142,7 +148,12 @@ class Login:
                 "password": lambda: self._try_password(transport),
             }
             for _ in range(_STEPS):
-                methods = (step for method, step in steps.items() if method in accepted)
+                methods = (
+                    step
+                    for method, step in steps.items()
+                    if method in accepted
+                    and self._target.option(_SWITCHES[method]) not in ("no", "false")
+                )
                 answer = next((found for step in methods if (found := step()) is not None), None)
                 if answer == []:
                     return
@@ -178,7 +189,8 @@ class Login:
     # Keys
 
     def _keys(self, agent: paramiko.Agent) -> Iterator[paramiko.PKey]:
-        files = [Path(name).expanduser() for name in self._identity_files()]
+        names = map(os.path.expandvars, self._identity_files())
+        files = [Path(name).expanduser() for name in names]
         public = [blob for file in files if (blob := _public_part(file))]
         own_only = self._target.option("identitiesonly") == "yes"
         held = [key for key in agent.get_keys() if key.asbytes() in public or not own_only]
@@ -206,10 +218,12 @@ class Login:
     def _load(self, file: Path) -> Any:
         """Return a key with its certificate; None if it can't be used."""
         passphrase: bytes | None = None
-        for _ in range(1 + _TRIES):
+        for left in range(_TRIES, -1, -1):
             try:
-                return paramiko.PKey.from_path(file, passphrase)  # type: ignore[arg-type]
-            except (paramiko.SSHException, OSError, ValueError, TypeError) as error:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # cryptography's, about old kinds
+                    return paramiko.PKey.from_path(file, passphrase)  # type: ignore[arg-type]
+            except Exception as error:  # as many classes as kinds of keys: a security key's, too
                 locked = "password" in str(error).lower() or passphrase is not None
                 if not locked:
                     self._tried.append(f"{file} (can't be read: {error})")
@@ -217,7 +231,8 @@ class Login:
             if self._ask is None:
                 self._tried.append(f"{file} (encrypted, and no terminal to ask for the passphrase)")
                 return None
-            if not (passphrase := self._answer(f"Passphrase of {file}: ", True).encode()):
+            question = f"Passphrase of {file}: "
+            if not left or not (passphrase := self._answer(question, True).encode()):
                 break
         self._tried.append(f"{file} (wrong passphrase)")
         return None

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import os
 import pty
+import pwd
 import secrets
 import select
 import signal
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -21,9 +23,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ssh_servers import SSHD, block, fingerprint, running_sshd, served
+from ssh_servers import SSHD, block, fingerprint, free_port, make_key, running_sshd, served
 
-from dlctl.errors import AuthError, ConnectError, ConnectionLost, HostKeyError, TransportError
+from dlctl.errors import (
+    AuthError,
+    ConnectError,
+    ConnectionLost,
+    HostKeyError,
+    TransportError,
+    TransportTimeout,
+)
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree, upload
 from dlctl.transport.openssh import control_path
@@ -83,6 +92,28 @@ def test_a_connection_that_breaks_is_said_and_the_next_command_makes_another(ssh
     assert transport.run("echo again").text == "again\n"
 
 
+def test_a_connection_that_died_in_silence_is_replaced(ssh_setup, lasting, monkeypatch):
+    """After a sleep of the laptop each command waited in vain, for two minutes."""
+    server, transport = ssh_setup.servers["plain"], lasting("plain")
+    assert transport.run("echo x").text == "x\n"
+    before = served(server)
+    with monkeypatch.context() as long_ago:
+        long_ago.setattr("dlctl.transport.openssh._IDLE_S", 0.0)
+        assert transport.run("echo x").text == "x\n"
+        assert served(server) == before
+        silent = server.connections()
+        for pid in silent:
+            os.kill(pid, signal.SIGSTOP)
+        patient = transport._settings
+        long_ago.setattr(transport, "_settings", patient.model_copy(
+            update={"connect_timeout_s": 3.0}))  # fmt: skip
+        assert transport.run("echo x").text == "x\n"
+        assert served(server) == before + 1
+    for pid in silent:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_a_host_key_that_is_unknown_changed_or_revoked_is_refused(ssh_setup, lasting, tmp_path):
     server, other = ssh_setup.servers["plain"], ssh_setup.servers["odd"]
     known, line = tmp_path / "known", f"[127.0.0.1]:{server.port} "
@@ -101,6 +132,19 @@ def test_a_host_key_that_is_unknown_changed_or_revoked_is_refused(ssh_setup, las
             assert "dlctl sites connect it" in caught.value.hint
 
 
+def test_too_many_keys_are_no_fault_of_the_network(ssh_setup, lasting, tmp_path):
+    """Whoever watched tried them again and again, until the server banned the user."""
+    wrong = "".join(f"  IdentityFile {make_key(tmp_path / name)}\n" for name in "abc")
+    with running_sshd(tmp_path / "srv", [ssh_setup.key], "MaxAuthTries 2") as server:
+        known = server.known_by(tmp_path / "known")
+        transport = lasting("own", block(ssh_setup, "own", server, wrong, known, tmp_path / "a"))
+        transport._may_ask = True
+        with pytest.raises(AuthError, match="Too many authentication failures") as caught:
+            transport.run("true")
+        assert "IdentitiesOnly" in caught.value.hint and not caught.value.transient
+        assert (server.folder / "log").read_text().count("Too many") == 1
+
+
 def test_a_jump_host_is_on_the_way_once(ssh_setup, lasting):
     hop, target = ssh_setup.servers["odd"], ssh_setup.servers["plain"]
     before = served(hop), served(target)
@@ -108,6 +152,62 @@ def test_a_jump_host_is_on_the_way_once(ssh_setup, lasting):
     # The hop's own ssh reads the configuration that this one was given.
     assert [transport.run("echo x").text for _ in range(3)] == ["x\n"] * 3
     assert (served(hop), served(target)) == (before[0] + 1, before[1] + 1)
+
+
+@pytest.mark.parametrize("option", ["IdentityAgent", "CertificateFile"])
+def test_an_agent_and_a_certificate_of_the_configuration_count(
+    ssh_setup, lasting, tmp_path, option
+):
+    """paramiko knows neither, as docs/sites.md says."""
+    key, authority = make_key(tmp_path / "user"), make_key(tmp_path / "ca")
+    given, place = key, tmp_path / "given"
+    with contextlib.ExitStack() as ends:
+        if option == "IdentityAgent":
+            agent = ends.enter_context(subprocess.Popen(["ssh-agent", "-D", "-a", str(place)],
+                                                        stdout=subprocess.PIPE))  # fmt: skip
+            ends.callback(agent.terminate)
+            agent.stdout.readline()
+            env, given = {**os.environ, "SSH_AUTH_SOCK": str(place)}, f"{key}.pub"
+            subprocess.run(["ssh-add", "-q", str(key)], env=env, check=True, capture_output=True)
+            key.rename(tmp_path / "away")
+        else:
+            user = pwd.getpwuid(os.getuid()).pw_name
+            subprocess.run(["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", user,
+                            f"{key}.pub"], check=True)  # fmt: skip
+            (tmp_path / "user-cert.pub").rename(place)
+        trusts = f"TrustedUserCAKeys {authority}.pub"
+        authorized = [key] if option == "IdentityAgent" else []
+        server = ends.enter_context(running_sshd(tmp_path / "srv", authorized, trusts))
+        known = server.known_by(tmp_path / "known")
+        config = block(ssh_setup, "own", server, f"  {option} {place}", known, given)
+        assert lasting("own", config).run("echo x").text == "x\n"
+        with pytest.raises(AuthError, match="no credential was accepted"):
+            ssh_setup.open("own", config=config).run("true")
+
+
+def test_why_there_is_no_connection_is_told(ssh_setup, lasting, tmp_path):
+    """A jump host's reason was lost, and of ciphers that differ ssh was said to have told."""
+    server, hop = ssh_setup.servers["plain"], ssh_setup.servers["odd"]
+    for error, more in ((AuthError, {"key": make_key(tmp_path / "other")}),
+                        (HostKeyError, {"known": tmp_path / "none"})):  # fmt: skip
+        config = block(ssh_setup, "hop", hop, **more)
+        config += block(ssh_setup, "behind", server, "  ProxyJump hop")
+        with pytest.raises(error) as caught:
+            lasting("behind", config).run("true")
+        assert "dlctl sites connect it" in caught.value.hint
+    jump = block(ssh_setup, "j", server, f"  ProxyJump 127.0.0.1:{free_port()}")
+    with pytest.raises(ConnectError, match="Connection refused"):
+        lasting("j", jump).run("true")
+    old = lasting("o", block(ssh_setup, "o", server, "  KexAlgorithms diffie-hellman-group1-sha1"))
+    with pytest.raises(ConnectError, match="ssh said nothing") as caught:
+        old.run("true")
+    assert caught.value.hint == "dlctl sites connect it"
+
+    def body():
+        with pytest.raises(ConnectError, match="it said why above"):
+            old.open(ask=True)
+
+    assert "no matching key exchange" in at_terminal(body, "")
 
 
 def test_what_the_configuration_says_for_people_is_left_out(ssh_setup, lasting):
@@ -182,6 +282,14 @@ def test_an_ssh_that_does_not_start_is_one_sentence(ssh_setup, lasting, monkeypa
 # The socket's folder -----------------------------------------------------------------------------
 
 
+def test_a_folder_may_have_any_name(lasting, monkeypatch):
+    with tempfile.TemporaryDirectory(prefix="a b%c'\"") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        transport = lasting("plain")
+        assert [transport.run("echo x").text for _ in range(2)] == ["x\n"] * 2
+        assert transport.disconnect()
+
+
 def test_a_folder_with_a_long_path_is_passed_over_and_one_for_others_refused(monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp/" + "x" * 90)
     assert control_path("host").parent == Path(f"/tmp/dlctl-{os.getuid()}")
@@ -247,6 +355,24 @@ def at_terminal(body: Callable[[], None], answer: str) -> str:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
     os.close(terminal)
     return shown.decode()
+
+
+def test_a_question_that_nobody_answers_leaves_the_terminal_as_it_was(
+    ssh_setup, lasting, tmp_path, monkeypatch
+):
+    """ssh was killed, and what was typed stayed hidden."""
+    key = make_key(tmp_path / "locked", passphrase="open sesame")
+    with running_sshd(tmp_path / "srv", [key]) as server:
+        known = server.known_by(tmp_path / "known")
+        transport = lasting("locked", block(ssh_setup, "locked", server, known=known, key=key))
+        monkeypatch.setattr("dlctl.transport.openssh.PERSON_TIMEOUT_S", 3.0)
+
+        def body():
+            with pytest.raises(TransportTimeout):
+                transport.open(ask=True)
+            assert termios.tcgetattr(0)[3] & termios.ECHO
+
+        assert "Enter passphrase" in at_terminal(body, "")
 
 
 def test_a_site_that_wants_a_code_asks_once(ssh_setup, lasting, with_code, tmp_path):

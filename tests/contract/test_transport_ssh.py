@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -81,6 +83,15 @@ def test_without_an_ssh_client_the_config_is_parsed_here(ssh_setup, monkeypatch)
     works(ssh_setup, "plain")
 
 
+def test_an_older_ssh_prints_options_without_a_value(ssh_setup, tmp_path, monkeypatch):
+    older = tmp_path / "ssh"
+    older.write_text(f"#!/bin/sh\n{shutil.which('ssh')} \"$@\" | sed 's/^canonicaldomains.*/"
+                     "canonicaldomains/; $a canonicalizehostname yes'\n")  # fmt: skip
+    older.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    works(ssh_setup, "plain")
+
+
 @pytest.mark.parametrize(
     ("hop", "parts"),
     [
@@ -129,6 +140,17 @@ def test_hashed_known_hosts(ssh_setup, tmp_path):
     known = server.known_by(tmp_path / "known")
     subprocess.run(["ssh-keygen", "-H", "-f", str(known)], check=True, capture_output=True)
     assert "127.0.0.1" not in known.read_text()
+    works(ssh_setup, "h", block(ssh_setup, "h", server, known=known))
+
+
+def test_a_damaged_line_of_known_hosts_hinders_no_other_host(ssh_setup, tmp_path):
+    """It was an internal error."""
+    server = ssh_setup.servers["plain"]
+    known = server.known_by(tmp_path / "known")
+    damaged = ["other ecdsa-sha2-nistp256 AAAA42VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABB",
+               "|1|xx ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAAQA=", "|1|!!|!! ssh-rsa AAAA", "word",
+               f"[127.0.0.1]:{server.port} ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAAgEB"]  # fmt: skip
+    known.write_text("\n".join([*damaged, known.read_text()]))
     works(ssh_setup, "h", block(ssh_setup, "h", server, known=known))
 
 
@@ -267,6 +289,40 @@ def test_an_encrypted_key_asks_for_its_passphrase(ssh_setup, encrypted):
     assert "locked" in asked[0][0]
 
 
+def test_a_wrong_passphrase_is_asked_for_three_times(ssh_setup, encrypted):
+    asked = []
+    with pytest.raises(AuthError, match="wrong passphrase"):
+        ssh_setup.open("locked", lambda text, _: asked.append(text) or "no", encrypted).run("true")
+    assert len(asked) == 3
+
+
+def test_keys_that_paramiko_does_not_know_are_passed_over(ssh_setup, tmp_path, monkeypatch):
+    """The file of a security key was an internal error."""
+    security = make_security_key(tmp_path / "sk")
+    dsa = make_key(tmp_path / "dsa", kind="dsa")
+    monkeypatch.setenv("KEYS", str(ssh_setup.key.parent))
+    more = f"  IdentityFile {dsa}\n  IdentityFile ${{KEYS}}/{ssh_setup.key.name}"
+    works(ssh_setup, "k", block(ssh_setup, "k", ssh_setup.servers["plain"], more, key=security))
+
+
+def make_security_key(path):
+    """Write what `ssh-keygen -t ed25519-sk` does: a handle, and no secret."""
+
+    def text(*parts):
+        return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+
+    public = text(b"sk-ssh-ed25519@openssh.com", bytes(32), b"ssh:")
+    private = bytes(8) + public + b"\1" + text(bytes(64), b"", b"")
+    private += bytes(range(1, 9))[: -len(private) % 8]
+    key = b"openssh-key-v1\0" + text(b"none", b"none", b"") + bytes([0, 0, 0, 1])
+    body = base64.encodebytes(key + text(public, private)).decode()
+    path.write_text(
+        f"-----BEGIN OPENSSH PRIVATE KEY-----\n{body}-----END OPENSSH PRIVATE KEY-----\n"
+    )
+    path.chmod(0o600)
+    return path
+
+
 def test_a_key_of_the_agent(ssh_setup, tmp_path, monkeypatch):
     agent_socket = tmp_path / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(agent_socket)], stdout=subprocess.PIPE)
@@ -363,6 +419,12 @@ def test_a_second_factor_is_asked_for(ssh_setup, two_factor):
 
     works(ssh_setup, "two", two_factor, prompt=prompt)
     assert asked == [("Two factors\nPassword: ", True), ("Code: ", False)]
+
+
+def test_a_method_that_the_user_forbids_is_not_tried(ssh_setup, two_factor):
+    config = two_factor + "  KbdInteractiveAuthentication no\n"
+    with pytest.raises(AuthError, match="tried: nothing"):
+        ssh_setup.open("two", prompt=lambda *_: pytest.fail("asked"), config=config).run("true")
 
 
 def no_answer(text, hidden):

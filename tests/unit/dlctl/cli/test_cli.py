@@ -69,6 +69,7 @@ def test_the_whole_help_is_one_screen_in_groups(dlctl):
 @pytest.mark.parametrize(("old", "new"), [
     ("version", "--version"), ("sites check mine --on-node", "doctor mine --deep"),
     ("checkpoint t-1", "checkpoints save t-1"), ("search halt s-1", "halt s-1"),
+    ("search cancel", "cancel ID"),
     ("search show s-1 --trial 3", "show s-1 --trial 3"),
 ])  # fmt: skip
 def test_an_old_spelling_is_answered_with_the_new_one(dlctl, old, new):

@@ -85,6 +85,7 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
 @pytest.mark.parametrize(("known", "told"), [
     ({}, "-"), ({"step": 70}, "step 70"), ({"step": 70, "done": 0.4}, "40 %"),
     ({"state": State.DOWNLOADING, "moved": 0.43}, "43 %"),
+    ({"state": State.FAILED, "moved": 0.43, "step": 70}, "step 70"),
     ({"state": State.STORING, "moved": 0.0, "epoch": 8, "epochs": 8}, "0 %"),
     ({"epoch": 3, "done": 0.4}, "40 %"), ({"epoch": 3}, "epoch 3"),
     ({"epoch": 3, "epochs": 8}, "epoch 3/8"),
@@ -283,3 +284,15 @@ def test_a_resumed_search_gets_the_resources_that_were_asked_for(several, monkey
         file=SimpleNamespace(workers=SimpleNamespace(jobs=(1, 1))))))  # fmt: skip
     verbs.resume(None, known, several, overrides=Overrides(time="2h"))
     assert asked == [Overrides(time="2h")]
+
+
+def test_a_site_that_is_watched_asks_in_the_main_thread_alone(tmp_path, monkeypatch):
+    """With `list --watch`, ssh asked for passphrases of two sites on the screen that it drew."""
+    prompts = []
+    monkeypatch.setattr(client, "open_site", lambda _, prompt: prompts.append(prompt))
+    mine = client.Client(RecordStore(tmp_path / "record.db"), prompt=input)
+    mine.open_to_watch("a")
+    other = threading.Thread(target=mine.open_to_watch, args=("b",))
+    other.start()
+    other.join()
+    assert prompts == [input, None]

@@ -89,6 +89,14 @@ def test_the_name_of_a_field_moves_no_cursor(capsys):
     assert capsys.readouterr().out == "a\\nb      1\n\\x1b[2Jc  2\n日本      3\n"
 
 
+def test_a_question_of_a_server_moves_no_cursor(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("123456\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert output.ask("Two\nfactors \x1b[2J\x1b]0;x\x07: ", False) == "123456"
+    asked = capsys.readouterr().err
+    assert asked.startswith("Two\nfactors ") and "\x1b" not in asked
+
+
 def test_what_is_told_beside_each_other_is_broken_at_the_dots_and_then_between_words(
     monkeypatch, capsys
 ):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from made_search import events_of, lines_of, trials_of, write_search
@@ -51,6 +52,28 @@ def test_a_training_is_no_search(dlctl, known, trainings, command, code):
 def test_a_job_directory_that_is_gone_is_named(dlctl, known):
     known.rmdir()
     fails(dlctl("show", ONE), 8, f"{known}/search/spec.json is gone from the site")
+
+
+def test_the_state_of_a_search_is_told_without_its_files_or_its_site(dlctl, known, trainings):
+    """`dlctl status` ended with an error where it tells the state of any other training."""
+    told = dlctl("status", ONE, "--json", ok=True)
+    assert told.json["state"] == "CANCELLED" and "spec.json is gone" in told.stderr
+    folder = Path(dlctl.env["XDG_CONFIG_HOME"], "dlctl/sites")
+    folder.mkdir(parents=True)
+    (folder / "away.yml").write_text(AWAY)
+    trainings.add(replace(trainings.find(ONE), training_id="far-off", site="away",
+                          state=State.TRAINING))  # fmt: skip
+    told = dlctl("status", "far-off", "--json", ok=True).json
+    assert told["state"] == "TRAINING" and told["stale_since"]
+
+
+AWAY = """\
+transport: {kind: ssh, host: 127.0.0.1, port: 9}
+root: /nonexistent
+scheduler: {kind: slurm}
+launcher: {kind: srun}
+environment: {python: /usr/bin/python3}
+"""
 
 
 def test_a_damaged_log_is_named(dlctl, known):

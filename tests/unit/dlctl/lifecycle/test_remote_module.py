@@ -128,8 +128,9 @@ def test_what_goes_wrong_there_is_one_sentence(runtime, argument, environment, e
 
 
 def test_a_runtime_that_is_gone_or_lacks_the_module_is_named(runtime):
-    with pytest.raises(RemoteCommandError, match="No module named learner.absent"):
+    with pytest.raises(RemoteCommandError, match="No module named learner.absent") as told:
         ask(plan_for(runtime), module="learner.absent")
+    assert "another version of dlctl" in told.value.hint
     shutil.rmtree(runtime)
     with pytest.raises(RemoteCommandError, match="is gone"):
         ask(plan_for(runtime), "x")

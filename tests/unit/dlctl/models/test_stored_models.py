@@ -421,6 +421,23 @@ def test_a_record_that_leads_out_of_the_folder_is_refused(site, folder, tmp_path
     assert not (tmp_path / "words.txt").exists()
 
 
+def test_a_link_that_may_be_stored_comes_back_and_one_that_leads_out_is_refused(
+    site, folder, tmp_path
+):
+    (folder / "sub").mkdir()
+    (folder / "l").symlink_to("sub/../words.txt")
+    (folder / "sub/file").touch()
+    made = site.store(folder)
+    pull(site.session, find_version(site.session, made.label), tmp_path / "pulled")
+    assert str((tmp_path / "pulled/l").readlink()) == "sub/../words.txt"
+    path = site.root / f"models/versions/{made.model_id}/1.json"
+    path.chmod(0o600)
+    path.write_text(path.read_text().replace("sub/../words.txt", "sub/../../words.txt"))
+    with pytest.raises(TransferError, match="points outside"):
+        pull(site.session, find_version(site.session, made.label), tmp_path / "other")
+    assert not (tmp_path / "other/l").is_symlink()
+
+
 def test_a_comparison_names_what_differs_and_nothing_else(site, folder):
     first = site.store(folder)
     same = compare(first, first)

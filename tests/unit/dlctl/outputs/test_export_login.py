@@ -48,6 +48,8 @@ def test_the_weights_that_there_are(asked, state, checkpoint, arguments):
     assert module == "learner.export"
     assert given == [record.job_dir, "--format", "onnx", *arguments]
     assert how["on_node"] and how["timeout_s"] > 3600
+    export_model(SESSION, record, None, ExportRequest("onnx", checkpoint, fixed_batch=True))
+    assert asked.pop()[1] == [*given, "--fixed-batch"]
     with pytest.raises(RecordError, match="is TRAINING: it has no trained model yet"):
         export_model(SESSION, make_record(state=State.TRAINING), None, ExportRequest("onnx"))
     assert len(asked) == 1

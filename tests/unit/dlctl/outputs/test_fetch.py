@@ -152,6 +152,16 @@ def test_a_file_of_the_user_s_own_is_kept(job):
     assert (job.to / "link.local").is_symlink()
 
 
+def test_files_beside_a_mark_that_lists_none_are_kept(job):
+    """dlctl 0.1 wrote such marks."""
+    job.store(a=b"newer", b=b"same")
+    job.to.mkdir()
+    for name, text in ((".dlctl-fetch", "t-1\n"), ("a", "older, or edited"), ("b", "same")):
+        (job.to / name).write_text(text)
+    assert job.fetch().kept == ["a.local"]
+    assert job.got("a.local") == "older, or edited"
+
+
 def test_a_fetch_that_fails_remembers_what_it_brought(job):
     names = ("aa.csv", "ab.csv", "zz.csv")
     job.store(**dict.fromkeys(names, b"v1"))

@@ -125,6 +125,17 @@ def test_the_folder_is_private_and_lies_where_the_user_says(tmp_path, monkeypatc
         RecordStore()
 
 
+def test_a_record_of_an_earlier_dlctl_is_named_while_there_is_no_other(store):
+    """`dlctl list` was empty after an update, and said nothing."""
+    said = []
+    store.tell = said.append
+    assert store.all() == [] and not said
+    store.path.with_name("trainings.db").touch()
+    assert store.all() == [] and "dlctl adopt SITE" in said[0]
+    store.add(make_record())
+    assert len(store.all()) == len(said) == 1
+
+
 def test_several_at_once_lose_nothing(store):
     def add(number):
         RecordStore(store.path).add(make_record(training_id=f"t-{number}"))
@@ -164,6 +175,27 @@ def test_a_full_disk_does_not_keep_anyone_from_reading(store):
         "sys.exit([r.training_id for r in RecordStore(pathlib.Path(sys.argv[1])).all()] != ['t-1'])"
     )
     subprocess.run([sys.executable, "-c", program, store.path], check=True)
+
+
+def test_the_change_of_a_writer_that_was_killed_is_undone(store):
+    """Readers saw half of it, and `dlctl adopt` could not repair the file."""
+    store.add(*[make_record(training_id=f"t-{n}") for n in range(50)])
+    subprocess.run([sys.executable, "-c", KILLED_WRITER, str(store.path)], check=False)
+    assert store.path.with_name("record.db-journal").exists()
+    assert len(store.all()) == 50
+    assert store.repair() is None
+
+
+KILLED_WRITER = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN")
+connection.execute("DELETE FROM trainings WHERE training_id > 't-2'")
+for number in range(300):
+    connection.execute("INSERT INTO trainings VALUES (?, ?)", [f"x-{number}", "x" * 900])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_what_cannot_be_written_is_told_and_known_all_the_same(store, monkeypatch):

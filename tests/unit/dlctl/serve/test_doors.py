@@ -180,6 +180,18 @@ def test_a_socket_is_for_its_user_alone_and_goes_with_the_server(desk, tmp_path)
     assert "--socket FILE" in told.value.hint
 
 
+@pytest.mark.parametrize(("headers", "status"), [
+    ({}, 200), ({"origin": "https://dl.example"}, 200), ({"authorization": ""}, 401),
+    ({"origin": "https://evil.example"}, 403),
+])  # fmt: skip
+def test_behind_a_proxy_the_server_has_its_name_and_asks_for_the_token(
+    desk, tmp_path, headers, status
+):
+    with running(desk, run.Place(trusts_proxy=True)) as port:
+        server = RestServer({"XDG_STATE_HOME": str(tmp_path / "state")}, tmp_path, port)
+        assert server.ask(LIST, host="dl.example", **headers).status == status
+
+
 def test_places_that_others_could_reach_are_refused(desk, monkeypatch, tmp_path):
     with pytest.raises(Misused, match="other machines"):
         run.Place(address="0.0.0.0")

@@ -194,7 +194,9 @@ def test_the_script_answers_here(shell, tmp_path):
     for name, text in {
         "sinfo": "case $1 in --version) echo slurm 24.11.1 ;;\n"
         '*) echo "p*|up|1:00|1-2|3|4|5000|gpu:2|idle" ;; esac',
-        "scontrol": 'echo "MpiDefault = none"; echo "Other = x"',
+        "scontrol": 'case $* in *partition) echo "PartitionName=p AllowGroups=ALL'
+        ' AllocNodes=login[1-2] Default=YES" ;;\n'
+        '*) echo "MpiDefault = none"; echo "Other = x" ;; esac',
         "sacctmgr": "echo hello >&2; exit 1",
         "sacct": "exit 1",
         "srun": "echo srun: pmi2 >&2",
@@ -225,7 +227,19 @@ def test_the_script_answers_here(shell, tmp_path):
     assert not found.offer.accounting and found.offer.default_account is None
     assert "sacctmgr gave no answer: hello" in found.offer.problems
     assert found.home == str(tmp_path)
-    assert make_site("x", found, SSH).launcher.kind == "mpirun"
+    site = make_site("x", found, SSH)
+    assert site.launcher.kind == "mpirun"
+    # No job of its only partition may submit the next one.
+    assert site.scheduler.next_attempt == ["in_allocation", "requeue", "client"]
+
+
+@pytest.mark.parametrize(("scavenge", "may_submit"), [
+    ("login[1-2]", False), ("ALL", True), ("(null)", True),
+])  # fmt: skip
+def test_jobs_submit_the_next_one_where_one_partition_allows_it(scavenge, may_submit):
+    found = with_answers(alloc_nodes=f"debug|login1\nscavenge|{scavenge}")
+    starters = make_site("x", found, SSH).scheduler.next_attempt
+    assert ("job" in starters) == may_submit
 
 
 def test_the_script_passes_shellcheck():
