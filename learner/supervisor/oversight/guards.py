@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dlctl import contract
@@ -145,7 +145,9 @@ def held_before_s(job_dir: Path, attempt: int) -> tuple[float, float]:
     return node_s, gpu_s
 
 
-def guarded(outcome: Outcome, job_dir: Path, attempt: int) -> Outcome:
+def guarded(
+    outcome: Outcome, job_dir: Path, attempt: int, statuses: Sequence[Status] = ()
+) -> Outcome:
     """Return the outcome of an attempt, in a guard's words if a guard ended it."""
     if outcome.kind is VerdictKind.BUDGET:
         return dataclasses.replace(outcome, hint=RAISE_LIMIT)
@@ -154,7 +156,8 @@ def guarded(outcome: Outcome, job_dir: Path, attempt: int) -> Outcome:
         return outcome
     kind, reason = VerdictKind(stopped.kind), f"{stopped.reason[:1].upper()}{stopped.reason[1:]}."
     if kind is VerdictKind.PLATEAU:
-        if outcome.state is State.COMPLETED:
+        # A training may have come to its end before it could heed the plateau.
+        if outcome.state is State.COMPLETED and all(status.done != 1 for status in statuses):
             return dataclasses.replace(outcome, kind=kind, reason=f"Ended early: {stopped.reason}.")
         return outcome
     if outcome.state is State.FAILED or outcome.kind is kind:

@@ -225,6 +225,7 @@ class PlateauWatch:
     ) -> None:
         self._clock = clock
         self._watch = Watch(rule.metric, rule.better) if rule else Watch()
+        self._remembers = rule is None  # an attempt may be ended before its plateau ends it
         self._began_at = clock()
         self._look_at = self._began_at + SOONEST_S
         self._files = [
@@ -286,5 +287,5 @@ class PlateauWatch:
                 continue
             if source is not Source.JOB:
                 self._watch.add(source, line)
-            elif line.kind == EventKind.PLATEAU.value:
+            elif self._remembers and line.kind == EventKind.PLATEAU.value:
                 self._watch.remember(line)

@@ -114,6 +114,14 @@ def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
     assert len(training.train(range(6, 60), 1.0)) == 1
 
 
+def test_a_plateau_ends_the_attempt_after_one_that_it_could_not_end(training):
+    assert training.train(range(1, 60), 1.0)
+    training.begin(2, 40)
+    rule = Plateau("validation_loss", 0, "lower")
+    training.watch = PlateauWatch(training.dir, 2, rule, clock=lambda: training.now)
+    assert training.look() is not None
+
+
 @pytest.mark.slow
 def test_a_million_points_cost_little_memory_and_hide_no_trend():
     watch, draw = Watch(), random.Random(3)
@@ -248,6 +256,18 @@ def test_a_running_training_tells_of_its_plateau_and_goes_on(tmp_path):
     assert notice["reason"].startswith("still running; accuracy has hardly improved since step ")
     (file,) = (job.dir / contract.NOTICES).iterdir()
     assert file.name == f"0-plateau-{notice['since_step']}.command"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_only_a_training_that_completes_has_a_plateau_of_which_nobody_is_told(tmp_path, code):
+    """The next attempt tells of no plateau that is in the metrics."""
+    job = Job(tmp_path, f"{PYTHON} program.py", notify=Notify(["plateau"], command="true"))
+    lines = "from learner.ddl import log\nfor n in range(60): log(n, accuracy=0.5)\n"
+    (job.code / "program.py").write_text(f"{lines}raise SystemExit({code})")
+    job.run()
+    text = (job.dir / contract.metrics_file(1, 0, Source.JOB)).read_text()
+    is_told = (job.dir / contract.NOTICES).exists()
+    assert (EventKind.PLATEAU.value in text) is (code == 0 or is_told)
 
 
 @pytest.mark.parametrize(("group", "is_told"), [("trials", False), ("", True)])
