@@ -67,8 +67,8 @@ class Overseer:
             return EndRequest("halt", "the rehearsal halts it", 0.0)
         stopped = self._heed(statuses()) if self._guards else None
         stopped = self._at_plateau() or stopped
-        if stopped is None:
-            return None
+        if stopped is None or (self._is_of_loop and read_stopped(self._job_dir, self._attempt)):
+            return None  # the loop's own reason to end stays
         write_stopped(self._job_dir, self._attempt, stopped)
         kind = VerdictKind(stopped.kind)
         if kind is VerdictKind.PLATEAU:

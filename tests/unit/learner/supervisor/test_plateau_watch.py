@@ -15,10 +15,11 @@ from node_job import Job
 from scheduler_plan import make_plan
 
 from dlctl import contract
-from dlctl.contract import Notify, Plateau, State, StopRules, VerdictKind
+from dlctl.contract import Notify, Plateau, State, Stopped, StopRules, VerdictKind
 from dlctl.contract.measured.rates import Rates, rate_changes
 from dlctl.contract.measured.trend import slope, trend
 from dlctl.contract.metrics import EventKind, MetricsLine, Source, parse_line
+from learner.job.guards import read_stopped, write_stopped
 from learner.supervisor.oversight import plateau
 from learner.supervisor.oversight.guards import Overseer
 from learner.supervisor.oversight.plateau import PlateauWatch, Watch
@@ -229,6 +230,16 @@ def test_who_ends_at_a_plateau(
     is_kept = (tmp_path / contract.stopped_file(1)).exists()
     assert is_kept is (ends or framework["job"] is not None)
     assert (tmp_path / "told").exists() is tells
+
+
+def test_a_plateau_hides_no_jump_by_which_the_loop_has_ended(tmp_path, monkeypatch):
+    """Its kind decides that the next attempt goes on, and which batches it leaves out."""
+    monkeypatch.setattr(plateau, "SOONEST_S", 0.0)
+    watching = overseer(tmp_path, Plateau(), job="train.py", command=None)
+    jump = Stopped(str(VerdictKind.LOSS_SPIKE), 99, "the loss jumped")
+    write_stopped(tmp_path, 1, jump)
+    assert watching.look(list) is None
+    assert read_stopped(tmp_path, 1) == jump
 
 
 PYTHON = shlex.quote(sys.executable)
