@@ -272,6 +272,8 @@ class PlateauWatch:
         for entry in list(self._files):
             attempt, source, file = entry
             while (text := file.lines()) is not None:
+                # Code that has been changed since may train at another rate.
+                self._is_fresh = self._is_fresh or attempt == self._attempt
                 self._take(source, text)
                 if self._clock() >= until:
                     return False
@@ -280,7 +282,6 @@ class PlateauWatch:
         return True
 
     def _take(self, source: Source, text: str) -> None:
-        self._is_fresh = True
         for written in text.split("\n"):
             line = parse_line(written) if written else None
             if line is None:

@@ -115,12 +115,21 @@ def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
     assert len(training.train(range(6, 60), 1.0)) == 1
 
 
-def test_a_plateau_ends_the_attempt_after_one_that_it_could_not_end(training):
-    assert training.train(range(1, 60), 1.0)
-    training.begin(2, 40)
+@pytest.mark.parametrize(("rate", "ends"), [(0.1, True), (0.01, False)])
+def test_a_plateau_ends_the_attempt_after_one_that_it_could_not_end(training, rate, ends):
+    """Unless that trains at another rate."""
+
+    def train(step, rate):
+        values = {"validation_loss": 1.0, "learning_rate": rate}
+        training.write([MetricsLine(step, 1, 1.0, values)], Source.LOOP)
+        return training.look()
+
+    assert any([train(step, 0.1) for step in range(60)])
+    training.begin(2, 59)
     rule = Plateau("validation_loss", 0, "lower")
     training.watch = PlateauWatch(training.dir, 2, rule, clock=lambda: training.now)
-    assert training.look() is not None
+    found = [train(step, rate) for step in range(60, 63)]
+    assert [each is not None for each in found] == [ends, False, False]
 
 
 @pytest.mark.slow
