@@ -72,6 +72,10 @@ def test_links_that_lead_nowhere_and_odd_names_are_named(program):
     code, told = program.run("check")
     assert code == 1 and "has no object 'gone'" in told
     (served / "gone").unlink()
+    (served / "loop").symlink_to(".")
+    code, told = program.run("check")
+    assert code == 1 and "The object 'loop'" in told and "it is a link to a folder" in told
+    (served / "loop").unlink()
     (served / os.fsdecode(b"caf\xe9")).write_bytes(b"3")
     code, told = program.run("check")
     assert code == 1 and "The object 'caf\ufffd'" in told and "its name is not UTF-8" in told

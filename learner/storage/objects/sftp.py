@@ -61,7 +61,10 @@ class Sftp:
             if stat.S_ISDIR(entry.st_mode or 0):
                 yield from self._below(files, path)
             elif stat.S_ISLNK(entry.st_mode or 0):
-                entry = self._try(methodcaller("stat", path), path.removeprefix(f"{self._folder}/"))
+                key = path.removeprefix(f"{self._folder}/")
+                entry = self._try(methodcaller("stat", path), key)
+                if stat.S_ISDIR(entry.st_mode or 0):  # it may lead back here
+                    raise Refused(Refusal.BAD_NAME, "it is a link to a folder", key)
             if stat.S_ISREG(entry.st_mode or 0):
                 yield self._object(path, entry)
 
