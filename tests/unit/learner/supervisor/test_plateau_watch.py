@@ -115,8 +115,9 @@ def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
     assert len(training.train(range(6, 60), 1.0)) == 1
 
 
+@pytest.mark.parametrize("begin", [40, 59])
 @pytest.mark.parametrize(("rate", "ends"), [(0.1, True), (0.01, False)])
-def test_a_plateau_ends_the_attempt_after_one_that_it_could_not_end(training, rate, ends):
+def test_a_plateau_ends_the_attempt_after_one_that_it_could_not_end(training, rate, ends, begin):
     """Unless that trains at another rate."""
 
     def train(step, rate):
@@ -125,10 +126,10 @@ def test_a_plateau_ends_the_attempt_after_one_that_it_could_not_end(training, ra
         return training.look()
 
     assert any([train(step, 0.1) for step in range(60)])
-    training.begin(2, 59)
+    training.begin(2, begin)
     rule = Plateau("validation_loss", 0, "lower")
     training.watch = PlateauWatch(training.dir, 2, rule, clock=lambda: training.now)
-    found = [train(step, rate) for step in range(60, 63)]
+    found = [train(step, rate) for step in range(begin + 1, begin + 4)]
     assert [each is not None for each in found] == [ends, False, False]
 
 
