@@ -44,12 +44,12 @@ class Overseer:
     ) -> None:
         rules = plan.stop or StopRules()
         self._tested = rules.plateau if rules.plateau and not rules.plateau.patience else None
-        self._plateaus = PlateauWatch(job_dir, attempt, self._tested)
+        self._is_of_loop = plan.framework.has_loop and plan.parameter_server is None
+        self._plateaus = PlateauWatch(job_dir, attempt, self._tested, by_epochs=self._is_of_loop)
         self._tell = tell
         self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
         self._ends = _ends_of_hours(plan, rules, job_dir, attempt, clock())
         self._rehearsal = plan.rehearsal
-        self._is_of_loop = plan.framework.has_loop and plan.parameter_server is None
         self._guards = None if self._is_of_loop or plan.stop is None else Guards(rules)
         self._seen: dict[int, object] = {}
         self._reports: list[float | None] = []

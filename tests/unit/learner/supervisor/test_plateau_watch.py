@@ -198,12 +198,15 @@ def test_a_mistake_in_the_watch_ends_no_attempt(training, monkeypatch):
     assert training.look() is None and training.look() is None
 
 
-def overseer(folder, rule, **framework):
+def overseer(folder, rule, steps=1, **framework):
     (folder / contract.attempt_dir(1)).mkdir(parents=True)
     (folder / contract.METRICS).mkdir()
+    source = Source.LOOP if framework["job"] else Source.PROGRAM
     values = [{"accuracy": 0.5, "loss": 2.0 - step / 100} for step in range(100)]
-    with (folder / contract.metrics_file(1, 0, Source.PROGRAM)).open("ab") as file:
-        file.writelines(MetricsLine(n, 1, 1.0, dict(v)).encode() for n, v in enumerate(values))
+    with (folder / contract.metrics_file(1, 0, source)).open("ab") as file:
+        file.writelines(
+            MetricsLine(n, 1 + n // steps, 1.0, dict(v)).encode() for n, v in enumerate(values)
+        )
     plan = make_plan()
     plan = replace(plan, stop=StopRules(plateau=rule) if rule else None)
     return Overseer(
@@ -240,6 +243,16 @@ def test_who_ends_at_a_plateau(
     is_kept = (tmp_path / contract.stopped_file(1)).exists()
     assert is_kept is (ends or framework["job"] is not None)
     assert (tmp_path / "told").exists() is tells
+
+
+@pytest.mark.parametrize(("steps", "ends"), [(10, True), (20, False), (100, False)])
+def test_the_loop_ends_by_the_values_of_eight_epochs_and_not_of_steps(
+    tmp_path, monkeypatch, steps, ends
+):
+    """The first steps of many trainings stand still, and the loop would end after that epoch."""
+    monkeypatch.setattr(plateau, "SOONEST_S", 0.0)
+    overseer(tmp_path, Plateau(), steps, job="train.py", command=None).look(list)
+    assert (tmp_path / contract.stopped_file(1)).exists() is ends
 
 
 def test_a_plateau_hides_no_jump_by_which_the_loop_has_ended(tmp_path, monkeypatch):
