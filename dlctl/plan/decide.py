@@ -25,7 +25,6 @@ from dlctl.contract import (
 )
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
-from dlctl.manifest.requirements import named_file
 from dlctl.plan import sections
 from dlctl.plan.environments import environment_of
 from dlctl.plan.parameter_server import (
@@ -262,7 +261,7 @@ def _environment(manifest: Manifest, site: Site, identity: Identity, has_loop: b
 def _with_requirements(manifest: Manifest, site: Site, base: Environment) -> Environment:
     """Return an environment of its own with the manifest's requirements; without any, `base`."""
     lines = manifest.requirements
-    if not lines or any(map(named_file, lines)):  # stored by 0.1.0 before it installed them
+    if not lines:
         return base
     where = f"the environment {base.name} of the site {site.name}" if base.name else (
         f"the site {site.name}")  # fmt: skip

@@ -66,8 +66,7 @@ def read_newest(transport: Transport, record: Record) -> AttemptFiles:
 def read_all(transport: Transport, record: Record) -> list[AttemptFiles]:
     """Return the files of each attempt, in order.
 
-    An attempt that is not submitted yet has none, nor do later attempts of dlctl's first version,
-    which used the first attempt's files.
+    An attempt that is not submitted yet has none.
 
     Raises:
         RecordError: the files are gone, or come from another version of dlctl.

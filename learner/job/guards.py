@@ -91,12 +91,9 @@ def jumps_before(job_dir: Path, attempt: int) -> dict[int, int]:
 
 
 def known_plateau(job_dir: Path, attempt: int) -> Stopped | None:
-    """Return the plateau at which a training is to end.
-
-    An attempt before this one may have been ended before it could finish there.
-    """
-    found = (read_stopped(job_dir, n) for n in range(attempt, 0, -1))
-    return next((s for s in found if s and s.kind == str(VerdictKind.PLATEAU)), None)
+    """Return the plateau at which the supervisor ends an attempt, if it has found one."""
+    stopped = read_stopped(job_dir, attempt)
+    return stopped if stopped and stopped.kind == str(VerdictKind.PLATEAU) else None
 
 
 def read_stopped(job_dir: Path, attempt: int) -> Stopped | None:

@@ -273,8 +273,9 @@ class Supervisor:
             any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
         )  # fmt: skip
-        self._overseer.finish()
-        outcome = guarded(decide(self.plan, observed), self.job_dir, self.attempt)
+        outcome = guarded(decide(self.plan, observed), self.job_dir, self.attempt, statuses)
+        if outcome.state is State.COMPLETED:  # else the next attempt tells of it
+            self._overseer.finish()
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
 

@@ -64,3 +64,18 @@ def test_wrong_keys_and_missing_folders_are_told_apart(program):
     assert code == 1 and "refuses the user name or the password of data store 'mine'" in told
     code, told = program.run("check", STORE_PORT="9", DLCTL_STORE_PATIENCE_S="0")
     assert code == 75 and "The store sftp://127.0.0.1:9 of data store 'mine' can't be used" in told
+
+
+def test_links_that_lead_nowhere_and_odd_names_are_named(program):
+    served = program.folder / "served"
+    (served / "gone").symlink_to("no/such/file")
+    code, told = program.run("check")
+    assert code == 1 and "has no object 'gone'" in told
+    (served / "gone").unlink()
+    (served / "loop").symlink_to(".")
+    code, told = program.run("check")
+    assert code == 1 and "The object 'loop'" in told and "it is a link to a folder" in told
+    (served / "loop").unlink()
+    (served / os.fsdecode(b"caf\xe9")).write_bytes(b"3")
+    code, told = program.run("check")
+    assert code == 1 and "The object 'caf\ufffd'" in told and "its name is not UTF-8" in told

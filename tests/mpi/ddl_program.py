@@ -267,6 +267,7 @@ def main():
     ddl_training.check_gradients_are_means()
     ddl_training.check_optimizers()
     ddl_training.check_kinds()
+    ddl_training.check_bounded_rows()
     ddl_training.check_accumulation()
     ddl_training.check_dtypes_and_orders()
     ddl_training.check_lbfgs()

@@ -234,6 +234,25 @@ def check_kinds():
     wrapper.close()
 
 
+class Bound:
+    """Shortens the table's long rows after each step."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def step(self):
+        self.model.table.weight.data.renorm_(2, 0, 1.5)
+
+
+def check_bounded_rows():
+    expected, model = Net(), Net()
+    reference(expected, sgd(expected), schedule=Bound(expected))
+    wrapper = ddl.DistributedOptimizer(sgd(model), shared_weights=False)
+    distributed(model, wrapper, schedule=Bound(model))
+    assert_equal(model, expected, "bounded rows")
+    wrapper.close()
+
+
 def check_accumulation():
     """Three passes of which two are this learner's alone; and three that are all exchanged."""
     expected = Net()

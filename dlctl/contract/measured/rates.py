@@ -46,8 +46,10 @@ class Rates:
     def drop_after(self, step: float) -> None:
         """Forget the changes after a step: it and what follows is done again."""
         if self._last is not None and self._last[0] > step:
-            self._moved = [change for change in self._moved if change.step < step]
-            self._last = None
+            kept = [change for change in self._moved if change.step < step]
+            undone = self._moved[len(kept) :]
+            self._last = step, undone[0].before if undone else self._last[1]
+            self._moved = kept
 
     def changes(self) -> list[RateChange]:
         """Return the newest changes in their order; none if the rate changes all the time."""

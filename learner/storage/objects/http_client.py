@@ -20,6 +20,8 @@ _BUSY = (408, 429)
 _BLOCK_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 16
 """How much of an object has to arrive until it is counted."""
+IDLE_S = 1.0
+"""A connection that was idle for longer is not used again."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,11 @@ class Answer:
 
 
 class HttpClient:
-    """Requests to any server. One that the server closed meanwhile fails: `Patient` repeats it."""
+    """Requests to any server, over a connection of this thread that is kept for a moment.
+
+    A server closes one that is idle. `Patient` repeats what fails, but the end of a large upload
+    would fail each time: its thread waits until the parts are sent and the checksums known.
+    """
 
     def __init__(self) -> None:
         self._mine = threading.local()
@@ -55,9 +61,11 @@ class HttpClient:
         """
         connection = self._connection(url)
         try:
-            return self._once(connection, method, url, headers or {}, body, start, into)
+            answer = self._once(connection, method, url, headers or {}, body, start, into)
+            self._mine.used_at = time.monotonic()
+            return answer
         except (OSError, http.client.HTTPException) as error:
-            connection.close()  # the next request opens it again
+            connection.close()
             if isinstance(error, ssl.SSLCertVerificationError):
                 detail = f"its certificate is not trusted: {error.verify_message}"
                 raise Refused(Refusal.NO_SUCH_SERVICE, detail) from error
@@ -65,8 +73,11 @@ class HttpClient:
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
         """Return this thread's connection to a server."""
-        parts = urlsplit(url)
+        parts, now = urlsplit(url), time.monotonic()
         kept: dict[str, http.client.HTTPConnection] = self._mine.__dict__.setdefault("kept", {})
+        if now - getattr(self._mine, "used_at", now) > IDLE_S:
+            for each in kept.values():
+                each.close()  # the next request opens it again
         name = f"{parts.scheme}://{parts.netloc}"
         if name not in kept:
             secure = parts.scheme == "https"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from pathlib import Path
 from typing import TypeVar
 
@@ -60,7 +61,10 @@ class Sftp:
             if stat.S_ISDIR(entry.st_mode or 0):
                 yield from self._below(files, path)
             elif stat.S_ISLNK(entry.st_mode or 0):
-                entry = files.stat(path)
+                key = path.removeprefix(f"{self._folder}/")
+                entry = self._try(methodcaller("stat", path), key)
+                if stat.S_ISDIR(entry.st_mode or 0):  # it may lead back here
+                    raise Refused(Refusal.BAD_NAME, "it is a link to a folder", key)
             if stat.S_ISREG(entry.st_mode or 0):
                 yield self._object(path, entry)
 
@@ -109,6 +113,9 @@ class Sftp:
             raise Refused(Refusal.FORBIDDEN, str(error), key) from error
         except paramiko.AuthenticationException as error:
             raise Refused(Refusal.CREDENTIALS) from error
+        except UnicodeDecodeError as error:
+            name = error.object.decode(errors="replace")
+            raise Refused(Refusal.BAD_NAME, "its name is not UTF-8", name) from error
         except (OSError, EOFError, paramiko.SSHException) as error:
             if isinstance(error, paramiko.BadHostKeyException) or "known_hosts" in str(error):
                 raise Refused(Refusal.HOST_KEY) from error

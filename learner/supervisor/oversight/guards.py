@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dlctl import contract
@@ -44,12 +44,12 @@ class Overseer:
     ) -> None:
         rules = plan.stop or StopRules()
         self._tested = rules.plateau if rules.plateau and not rules.plateau.patience else None
-        self._plateaus = PlateauWatch(job_dir, attempt, self._tested)
+        self._is_of_loop = plan.framework.has_loop and plan.parameter_server is None
+        self._plateaus = PlateauWatch(job_dir, attempt, self._tested, by_epochs=self._is_of_loop)
         self._tell = tell
         self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
         self._ends = _ends_of_hours(plan, rules, job_dir, attempt, clock())
         self._rehearsal = plan.rehearsal
-        self._is_of_loop = plan.framework.has_loop and plan.parameter_server is None
         self._guards = None if self._is_of_loop or plan.stop is None else Guards(rules)
         self._newest_by_rank: dict[int, object] = {}
         self._reports: list[float | None] = []
@@ -67,8 +67,8 @@ class Overseer:
             return EndRequest("halt", "the rehearsal halts it", 0.0)
         stopped = self._heed(statuses()) if self._guards else None
         stopped = self._at_plateau() or stopped
-        if stopped is None:
-            return None
+        if stopped is None or (self._is_of_loop and read_stopped(self._job_dir, self._attempt)):
+            return None  # the loop's own reason to end stays
         write_stopped(self._job_dir, self._attempt, stopped)
         kind = VerdictKind(stopped.kind)
         if kind is VerdictKind.PLATEAU:
@@ -145,7 +145,9 @@ def held_before_s(job_dir: Path, attempt: int) -> tuple[float, float]:
     return node_s, gpu_s
 
 
-def guarded(outcome: Outcome, job_dir: Path, attempt: int) -> Outcome:
+def guarded(
+    outcome: Outcome, job_dir: Path, attempt: int, statuses: Sequence[Status] = ()
+) -> Outcome:
     """Return the outcome of an attempt, in a guard's words if a guard ended it."""
     if outcome.kind is VerdictKind.BUDGET:
         return dataclasses.replace(outcome, hint=RAISE_LIMIT)
@@ -154,7 +156,8 @@ def guarded(outcome: Outcome, job_dir: Path, attempt: int) -> Outcome:
         return outcome
     kind, reason = VerdictKind(stopped.kind), f"{stopped.reason[:1].upper()}{stopped.reason[1:]}."
     if kind is VerdictKind.PLATEAU:
-        if outcome.state is State.COMPLETED:
+        # A training may have come to its end before it could heed the plateau.
+        if outcome.state is State.COMPLETED and all(status.done != 1 for status in statuses):
             return dataclasses.replace(outcome, kind=kind, reason=f"Ended early: {stopped.reason}.")
         return outcome
     if outcome.state is State.FAILED or outcome.kind is kind:

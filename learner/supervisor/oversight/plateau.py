@@ -109,9 +109,13 @@ class PlateauFinder:
     Args:
         metric: the name of the metric to follow; empty: the one by which a training is judged.
         better: `lower` or `higher`, for that metric.
+        by_epochs: take only the built-in loop's means of epochs, and what it validates: steps may
+            stand still within the first epoch.
     """
 
-    def __init__(self, metric: str = "", better: str = "") -> None:
+    def __init__(self, metric: str = "", better: str = "", by_epochs: bool = False) -> None:
+        self._by_epochs = by_epochs
+        self._last_line: MetricsLine | None = None
         self._wanted = key_of(Source.LOOP, 0, "", metric) if metric else None
         self._lower = better == "lower"
         self._signs: dict[Key, float] = {}
@@ -129,6 +133,13 @@ class PlateauFinder:
             if line.kind == EventKind.BEGIN.value:
                 self._go_back(line.step)
             return
+        if self._by_epochs:
+            if source is not Source.LOOP:
+                return
+            before, self._last_line = self._last_line, line
+            if before is None or before.epoch == line.epoch:
+                return
+            line = before  # the last one of an epoch has its means
         self._newest = max(self._newest, line.step)  # sources are read one after the other
         for name, value in line.values.items():
             if value is None or abs(value) > _MOST_VALUE:
@@ -201,6 +212,7 @@ class PlateauFinder:
         return NO_STEP
 
     def _go_back(self, step: int) -> None:
+        self._last_line = None
         self._newest = min(self._newest, step)
         for curve in self._curves.values():
             curve.drop_after(step)
@@ -214,6 +226,7 @@ class PlateauWatch:
 
     Args:
         rule: the manifest's `stop.plateau`, if the test decides and not its patience.
+        by_epochs: whether that holds for the built-in loop, which ends after an epoch.
         clock: seconds that never go back.
     """
 
@@ -223,9 +236,13 @@ class PlateauWatch:
         attempt: int,
         rule: Rule | None = None,
         clock: Callable[[], float] = time.monotonic,
+        by_epochs: bool = False,
     ) -> None:
         self._clock = clock
-        self._watch = PlateauFinder(rule.metric, rule.better) if rule else PlateauFinder()
+        self._watch = (
+            PlateauFinder(rule.metric, rule.better, by_epochs) if rule else PlateauFinder()
+        )
+        self._remembers = rule is None  # an attempt may be ended before its plateau ends it
         self._began_at = clock()
         self._look_at = self._began_at + SOONEST_S
         self._files = [
@@ -272,6 +289,8 @@ class PlateauWatch:
         for entry in list(self._files):
             attempt, source, file = entry
             while (text := file.lines()) is not None:
+                # Code that has been changed since may train at another rate.
+                self._is_fresh = self._is_fresh or attempt == self._attempt
                 self._take(source, text)
                 if self._clock() >= until:
                     return False
@@ -280,12 +299,11 @@ class PlateauWatch:
         return True
 
     def _take(self, source: Source, text: str) -> None:
-        self._is_fresh = True
         for written in text.split("\n"):
             line = parse_line(written) if written else None
             if line is None:
                 continue
             if source is not Source.JOB:
                 self._watch.add(source, line)
-            elif line.kind == EventKind.PLATEAU.value:
+            elif self._remembers and line.kind == EventKind.PLATEAU.value:
                 self._watch.remember(line)

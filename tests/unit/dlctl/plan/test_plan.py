@@ -197,8 +197,6 @@ def test_requirements_have_an_environment_for_each_list_and_each_python():
     assert plan.environment.python in pythons
     assert plan_of(text, auto).environment.site_python == "/me/python"
     assert plan_of(MANIFEST).environment.site_python is None
-    stored_before = plan_of(MANIFEST + "requirements: [-r r.txt]\n").environment
-    assert (stored_before.python, stored_before.site_python) == ("/opt/py/bin/python", None)
 
 
 def test_a_plan_names_where_a_secret_is_and_never_holds_it():

@@ -47,11 +47,11 @@ def base(tmp_path):
     return tmp_path
 
 
-def samples(base, transform="", phase="TRAIN"):
+def samples(base, transform="", phase="TRAIN", backend="backend: LMDB"):
     path = base / "net.prototxt"
     path.write_text(
         'layer { name: "d" type: "Data" top: "data" top: "label" '
-        'data_param { source: "base" backend: LMDB batch_size: 2 } '
+        f'data_param {{ source: "base" {backend} batch_size: 2 }} '
         f"transform_param {{ {transform} }} }}"
     )
     (layer,) = read(path).messages("layer")
@@ -62,6 +62,13 @@ def test_an_lmdb_of_caffe_is_read(base):
     images, labels = samples(base).tensors
     assert images.tolist() == IMAGES.astype(float).tolist()
     assert labels.tolist() == [3, 7]
+
+
+@pytest.mark.parametrize("backend", ["", "backend: LEVELDB"])
+def test_a_leveldb_is_refused(base, backend):
+    """It is what a layer without a backend has."""
+    with pytest.raises(UserFault, match="reads only LMDB"):
+        samples(base, backend=backend)
 
 
 def test_an_encoded_image_is_named(base):

@@ -219,6 +219,15 @@ def test_the_solver_says_how_long_and_in_which_batches(example):
     assert planned(replace(plan, checkpoint=asked), example).checkpoint == asked
 
 
+def test_a_step_has_the_samples_of_iter_size_batches(example):
+    """The mean gradient of one large batch is that of its parts, which Caffe adds up."""
+    with (example / SOLVER).open("a") as solver:
+        solver.write("\niter_size: 4\n")
+    said = planned(example_plan(), example).training
+    assert (said.batch_size, said.steps) == (4 * 64, 300)
+    assert said.epochs == 50  # of 6 batches
+
+
 def test_lenet_learns_the_digits(example):
     """The example's net and data, with a plain loop around it."""
     torch.manual_seed(1)

@@ -7,7 +7,17 @@ import subprocess
 import sys
 
 import pytest
-from node_job import REPO, SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
+from node_job import (
+    REPO,
+    SAVER,
+    SLEEPER,
+    TRAINING_ID,
+    Job,
+    alive,
+    kill,
+    printed_pid,
+    wait_until,
+)
 from zygote import light
 
 from dlctl import contract
@@ -107,7 +117,9 @@ def test_a_learners_environment_is_complete(tmp_path):
         "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1234", "MINE": "a b",
         "TOKEN": "geheim", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "3",
         "MKL_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3", "NUMEXPR_NUM_THREADS": "3",
-        "PWD": str(job.code), "PYTHONPATH": str(REPO),
+        "PWD": str(job.code), "PYTHONPATH": str(REPO), "TRAINING_ID": TRAINING_ID,
+        "LEARNER_NAME_PREFIX": f"learner-{TRAINING_ID}", "GPU_COUNT": "0.000000",
+        "RESULT_BUCKET_DIR": str(job.dir / "attempts/1/results"),
     }  # fmt: skip
     assert {name: seen.get(name) for name in words} == words
     assert "PYTHONSAFEPATH" not in seen

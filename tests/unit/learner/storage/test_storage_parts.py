@@ -3,9 +3,12 @@
 import errno
 import os
 import signal
+import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from node_job import Job
@@ -18,6 +21,7 @@ from learner import storage
 from learner.errors import SiteFault, UserFault
 from learner.storage import index, scripted
 from learner.storage.index import alone, write_index
+from learner.storage.objects import http_client
 from learner.storage.progress import Interrupted, Moving, Progress, read_progress
 from learner.storage.to_store import lay_out
 
@@ -34,6 +38,30 @@ def test_threads_that_fail_at_once_can_all_say_so(tmp_path):
         list(pool.map(fail, range(2000)))
     assert (tmp_path / "progress").read_text().startswith("results: ")
     assert [path.name for path in tmp_path.iterdir()] == ["progress"]
+
+
+class _Impatient(BaseHTTPRequestHandler):
+    protocol_version, timeout = "HTTP/1.1", 0.2
+
+    def do_GET(self):
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_the_end_of_a_large_upload_does_not_use_a_connection_that_was_closed(monkeypatch):
+    """No pause of `Patient` helps: the next try is idle for as long, until all is read again."""
+    monkeypatch.setattr(http_client, "IDLE_S", 0.1)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Impatient) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        client, url = http_client.HttpClient(), f"http://127.0.0.1:{server.server_port}/"
+        for _ in range(2):
+            assert client.request("GET", url).status == 204
+            time.sleep(0.6)
+        client._connection(url).close()
+        server.shutdown()
 
 
 def test_only_what_fails_more_than_once_is_told_and_only_until_something_moves(tmp_path):

@@ -107,6 +107,16 @@ def test_a_guards_word_beats_the_launchers_and_a_persons_beats_the_guard(tmp_pat
     assert measured(tmp_path, plan_with(StopRules()), verdict, []).step == 7
 
 
+@pytest.mark.parametrize(("done", "kind"), [(0.5, VerdictKind.PLATEAU), (1.0, VerdictKind.NONE)])
+def test_a_training_that_did_all_its_epochs_has_not_ended_early(tmp_path, done, kind):
+    """The supervisor may find the plateau while the loop still stores what it has trained."""
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
+    write_stopped(tmp_path, 1, Stopped(str(VerdictKind.PLATEAU), 7, "loss has hardly improved"))
+    statuses = [replace(learner(8, loss=1.0)[0], done=done)]
+    completed = Outcome(State.COMPLETED, VerdictKind.NONE, "The learner ended with exit code 0.")
+    assert guarded(completed, tmp_path, 1, statuses).kind is kind
+
+
 class Job:
     """A job of an hour whose plan keeps two minutes for saving; time is what the test says."""
 

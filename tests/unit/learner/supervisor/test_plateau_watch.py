@@ -15,10 +15,11 @@ from node_job import Job
 from scheduler_plan import make_plan
 
 from dlctl import contract
-from dlctl.contract import Notify, Plateau, State, StopRules, VerdictKind
+from dlctl.contract import Notify, Plateau, State, Stopped, StopRules, VerdictKind
 from dlctl.contract.measured.rates import Rates, rate_changes
 from dlctl.contract.measured.trend import slope, trend
 from dlctl.contract.metrics import EventKind, MetricsLine, Source, parse_line
+from learner.job.guards import read_stopped, write_stopped
 from learner.supervisor.oversight import plateau
 from learner.supervisor.oversight.guards import Overseer
 from learner.supervisor.oversight.plateau import PlateauFinder, PlateauWatch
@@ -114,6 +115,24 @@ def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
     assert len(training.train(range(6, 60), 1.0)) == 1
 
 
+@pytest.mark.parametrize("begin", [40, 59])
+@pytest.mark.parametrize(("rate", "ends"), [(0.1, True), (0.01, False)])
+def test_a_plateau_ends_the_attempt_after_one_that_it_could_not_end(training, rate, ends, begin):
+    """Unless that trains at another rate."""
+
+    def train(step, rate):
+        values = {"validation_loss": 1.0, "learning_rate": rate}
+        training.write([MetricsLine(step, 1, 1.0, values)], Source.LOOP)
+        return training.look()
+
+    assert any([train(step, 0.1) for step in range(60)])
+    training.begin(2, begin)
+    rule = Plateau("validation_loss", 0, "lower")
+    training.watch = PlateauWatch(training.dir, 2, rule, clock=lambda: training.now)
+    found = [train(step, rate) for step in range(begin + 1, begin + 4)]
+    assert [each is not None for each in found] == [ends, False, False]
+
+
 @pytest.mark.slow
 def test_a_million_points_cost_little_memory_and_hide_no_trend():
     watch, draw = PlateauFinder(), random.Random(3)
@@ -179,12 +198,15 @@ def test_a_mistake_in_the_watch_ends_no_attempt(training, monkeypatch):
     assert training.look() is None and training.look() is None
 
 
-def overseer(folder, rule, **framework):
+def overseer(folder, rule, steps=1, **framework):
     (folder / contract.attempt_dir(1)).mkdir(parents=True)
     (folder / contract.METRICS).mkdir()
+    source = Source.LOOP if framework["job"] else Source.PROGRAM
     values = [{"accuracy": 0.5, "loss": 2.0 - step / 100} for step in range(100)]
-    with (folder / contract.metrics_file(1, 0, Source.PROGRAM)).open("ab") as file:
-        file.writelines(MetricsLine(n, 1, 1.0, dict(v)).encode() for n, v in enumerate(values))
+    with (folder / contract.metrics_file(1, 0, source)).open("ab") as file:
+        file.writelines(
+            MetricsLine(n, 1 + n // steps, 1.0, dict(v)).encode() for n, v in enumerate(values)
+        )
     plan = make_plan()
     plan = replace(plan, stop=StopRules(plateau=rule) if rule else None)
     return Overseer(
@@ -223,6 +245,26 @@ def test_who_ends_at_a_plateau(
     assert (tmp_path / "told").exists() is tells
 
 
+@pytest.mark.parametrize(("steps", "ends"), [(10, True), (20, False), (100, False)])
+def test_the_loop_ends_by_the_values_of_eight_epochs_and_not_of_steps(
+    tmp_path, monkeypatch, steps, ends
+):
+    """The first steps of many trainings stand still, and the loop would end after that epoch."""
+    monkeypatch.setattr(plateau, "SOONEST_S", 0.0)
+    overseer(tmp_path, Plateau(), steps, job="train.py", command=None).look(list)
+    assert (tmp_path / contract.stopped_file(1)).exists() is ends
+
+
+def test_a_plateau_hides_no_jump_by_which_the_loop_has_ended(tmp_path, monkeypatch):
+    """Its kind decides that the next attempt goes on, and which batches it leaves out."""
+    monkeypatch.setattr(plateau, "SOONEST_S", 0.0)
+    watching = overseer(tmp_path, Plateau(), job="train.py", command=None)
+    jump = Stopped(str(VerdictKind.LOSS_SPIKE), 99, "the loss jumped")
+    write_stopped(tmp_path, 1, jump)
+    assert watching.look(list) is None
+    assert read_stopped(tmp_path, 1) == jump
+
+
 PYTHON = shlex.quote(sys.executable)
 PROGRAM_THAT_STANDS_STILL = """
 import pathlib, time
@@ -248,6 +290,18 @@ def test_a_running_training_tells_of_its_plateau_and_goes_on(tmp_path):
     assert notice["reason"].startswith("still running; accuracy has hardly improved since step ")
     (file,) = (job.dir / contract.NOTICES).iterdir()
     assert file.name == f"0-plateau-{notice['since_step']}.command"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_only_a_training_that_completes_has_a_plateau_of_which_nobody_is_told(tmp_path, code):
+    """The next attempt tells of no plateau that is in the metrics."""
+    job = Job(tmp_path, f"{PYTHON} program.py", notify=Notify(["plateau"], command="true"))
+    lines = "from learner.ddl import log\nfor n in range(60): log(n, accuracy=0.5)\n"
+    (job.code / "program.py").write_text(f"{lines}raise SystemExit({code})")
+    job.run()
+    text = (job.dir / contract.metrics_file(1, 0, Source.JOB)).read_text()
+    is_told = (job.dir / contract.NOTICES).exists()
+    assert (EventKind.PLATEAU.value in text) is (code == 0 or is_told)
 
 
 @pytest.mark.parametrize(("group", "is_told"), [("trials", False), ("", True)])

@@ -197,12 +197,13 @@ def test_a_plateau_that_the_supervisor_has_found_ends_the_training_after_the_epo
     assert run.stopped == found[:1]
 
 
-def test_a_plateau_at_which_an_earlier_attempt_could_not_finish_is_known(tmp_path):
-    assert known_plateau(tmp_path, 2) is None
-    for attempt, kind in ((1, "plateau"), (2, "loss_spike")):
+@pytest.mark.parametrize(("kind", "ends"), [("plateau", True), ("loss_spike", False)])
+def test_only_a_plateau_of_this_attempt_ends_it(tmp_path, kind, ends):
+    for attempt in (1, 2):
         (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
-        write_stopped(tmp_path, attempt, Stopped(kind, 7, "because"))
-    assert known_plateau(tmp_path, 3) == Stopped("plateau", 7, "because")
+    write_stopped(tmp_path, 2, stopped := Stopped(kind, 7, "because"))
+    assert known_plateau(tmp_path, 2) == (stopped if ends else None)
+    assert known_plateau(tmp_path, 3) is None
 
 
 @pytest.mark.parametrize(
