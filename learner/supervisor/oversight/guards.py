@@ -45,7 +45,8 @@ class Overseer:
         rules = plan.stop or StopRules()
         self._tested = rules.plateau if rules.plateau and not rules.plateau.patience else None
         self._is_of_loop = plan.framework.has_loop and plan.parameter_server is None
-        self._plateaus = PlateauWatch(job_dir, attempt, self._tested, by_epochs=self._is_of_loop)
+        by_epochs = max(1, plan.training.validate_every_epochs) if self._is_of_loop else 0
+        self._plateaus = PlateauWatch(job_dir, attempt, self._tested, by_epochs=by_epochs)
         self._tell = tell
         self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
         self._ends = _ends_of_hours(plan, rules, job_dir, attempt, clock())

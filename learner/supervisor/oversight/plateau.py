@@ -109,11 +109,11 @@ class PlateauFinder:
     Args:
         metric: the name of the metric to follow; empty: the one by which a training is judged.
         better: `lower` or `higher`, for that metric.
-        by_epochs: take only the built-in loop's means of epochs, and what it validates: steps may
-            stand still within the first epoch.
+        by_epochs: take only the built-in loop's means of epochs, and what it validates every so
+            many of them: steps may stand still within the first epoch. 0: take all.
     """
 
-    def __init__(self, metric: str = "", better: str = "", by_epochs: bool = False) -> None:
+    def __init__(self, metric: str = "", better: str = "", by_epochs: int = 0) -> None:
         self._by_epochs = by_epochs
         self._last_line: MetricsLine | None = None
         self._wanted = key_of(Source.LOOP, 0, "", metric) if metric else None
@@ -165,7 +165,8 @@ class PlateauFinder:
     def look(self) -> FoundPlateau | None:
         """Return the plateau that the judged curve is on, unless it was told before."""
         key = min(self._curves, default=None) if self._wanted else judged(self._curves)
-        if key is None:
+        epoch = (self._last_line.epoch or 0) if self._last_line else 0
+        if key is None or 0 < self._by_epochs >= epoch:  # there may be validation data
             return None
         curve, change = self._curves[key], self._last_change()
         curve.begin_after(change)
@@ -226,7 +227,7 @@ class PlateauWatch:
 
     Args:
         rule: the manifest's `stop.plateau`, if the test decides and not its patience.
-        by_epochs: whether that holds for the built-in loop, which ends after an epoch.
+        by_epochs: see `PlateauFinder`.
         clock: seconds that never go back.
     """
 
@@ -236,7 +237,7 @@ class PlateauWatch:
         attempt: int,
         rule: Rule | None = None,
         clock: Callable[[], float] = time.monotonic,
-        by_epochs: bool = False,
+        by_epochs: int = 0,
     ) -> None:
         self._clock = clock
         self._watch = (

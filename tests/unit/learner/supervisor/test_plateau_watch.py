@@ -255,6 +255,14 @@ def test_the_loop_ends_by_the_values_of_eight_epochs_and_not_of_steps(
     assert (tmp_path / contract.stopped_file(1)).exists() is ends
 
 
+@pytest.mark.parametrize(("every", "ends"), [(1, True), (40, True), (41, False)])
+def test_training_data_ends_nothing_before_the_first_validation(every, ends):
+    watch = PlateauFinder(by_epochs=every)
+    for epoch in range(1, 42):
+        watch.add(Source.LOOP, MetricsLine(epoch, epoch, 1.0, {"loss": 1.0}))
+    assert (watch.look() is not None) is ends
+
+
 def test_a_plateau_hides_no_jump_by_which_the_loop_has_ended(tmp_path, monkeypatch):
     """Its kind decides that the next attempt goes on, and which batches it leaves out."""
     monkeypatch.setattr(plateau, "SOONEST_S", 0.0)
