@@ -8,7 +8,8 @@ from the measurement.
     submit_cold       the code has changed since the last submission; the runtime is in place
     submit_unchanged  nothing has changed
     submit_first      the site is still empty: code and runtime are sent
-    status_cold       `dlctl status`; floor: `ssh … squeue`
+    status_cold       `dlctl status`; floor: `ssh … squeue`; peers: with the system's ssh, with a
+                      new connection and with that of the command before
     fetch_300mb       `dlctl fetch results` of one file of 300 MB, verified; floor: scp, unverified
 """
 
@@ -98,6 +99,13 @@ class Client:
         self.use_root(f"dl-first-{next(self._changes)}")
         return self.submit()
 
+    def status(self, kind: str, *, cold: bool = True) -> float:
+        """Time `dlctl status` by this transport, after the end of a connection that stays."""
+        self.use_kind(kind)
+        if cold and kind == "openssh":
+            self.dlctl("sites", "disconnect", "testbed")
+        return self.dlctl("status")
+
     def fetch(self, *argv: str) -> float:
         """Time a command that fetches results into the folder `fetched`, emptied first."""
         target = self.folder / "fetched"
@@ -145,10 +153,16 @@ def measure(load: Load) -> Iterator[Result]:
         client.submit()
         yield compare(
             "status_cold",
-            lambda: client.dlctl("status"),
+            lambda: client.status("ssh"),
             lambda: client.ssh("squeue"),
+            {
+                "openssh": lambda: client.status("openssh"),
+                "openssh_again": lambda: client.status("openssh", cold=False),
+            },
             rounds=_ROUNDS[load],
         )
+        client.dlctl("sites", "disconnect", "testbed")
+        client.use_kind("ssh")
         yield _compare_fetch(client, load)
 
 

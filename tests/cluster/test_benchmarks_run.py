@@ -15,7 +15,7 @@ from benchmarks.smoke import OTHERS
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.timeout(400)  # more than a group may take
+@pytest.mark.timeout(1000)  # more than a group may take
 @pytest.mark.parametrize("group", [*PACKAGES, *OTHERS])
 def test_a_group_of_benchmarks_yields_all_its_results(group):
     argv = [sys.executable, "-m", "benchmarks", "--smoke", group]
