@@ -83,6 +83,7 @@ File = Annotated[
 Text = Annotated[str, BeforeValidator(_text)]
 """Part of a form, as text or as a file."""
 Tag = Annotated[str, like(TAG)]
+MOST_TAGS = 100
 Site = Annotated[str, like(NAME_PATTERN)]
 
 
@@ -165,7 +166,7 @@ class Operation:
             if not _is_form(request):
                 raise _of_another_kind(request, FORM)
             async with request.form(
-                max_files=2, max_fields=20, max_part_size=MOST_JSON_BYTES
+                max_files=2, max_fields=20 + MOST_TAGS, max_part_size=MOST_JSON_BYTES
             ) as form:
                 body = _once(self.form, form.multi_items(), "the form")
                 return await self._do(Call(desk, request, query, body))

@@ -16,6 +16,7 @@ from dlctl.contract import TUNABLE, State
 from dlctl.serve.operations import (
     BASE,
     JSON,
+    MOST_TAGS,
     Call,
     File,
     Operation,
@@ -76,7 +77,7 @@ class New(Strict):
     model: str | None = None
     """Train this version of a stored model, in place of code."""
     site: Site | None = None
-    tags: list[Tag] = Field(default_factory=list)
+    tags: list[Tag] = Field(default_factory=list, max_length=MOST_TAGS)
     overrides: Asked = Asked()
 
 

@@ -109,10 +109,13 @@ class RestServer:
         body = json.dumps(document).encode()
         return self.ask(path, method, body, content_type="application/json", **headers)
 
-    def send_form(self, path: str, parts: Mapping[str, str | bytes], **headers: str) -> Answer:
-        """Send a form; bytes are files."""
+    def send_form(
+        self, path: str, parts: Mapping[str, str | bytes | list[str]], **headers: str
+    ) -> Answer:
+        """Send a form; bytes are files, a list is a part that is repeated."""
         mark, body = secrets.token_hex(8), b""
-        for name, value in parts.items():
+        lists = {name: v if isinstance(v, list) else [v] for name, v in parts.items()}
+        for name, value in ((name, each) for name, values in lists.items() for each in values):
             file = f'; filename="{name}"' if isinstance(value, bytes) else ""
             content = value if isinstance(value, bytes) else value.encode()
             head = f'--{mark}\r\ncontent-disposition: form-data; name="{name}"{file}\r\n\r\n'

@@ -84,13 +84,14 @@ def test_a_form_says_what_json_does(server, monkeypatch):
         return make_record()
 
     monkeypatch.setattr(trainings, "send", send)
-    parts = {"manifest": b"name: x", "tags": "a", "overrides": '{"learners": 2}', "site": "local"}
+    tags = [f"t{number}" for number in range(40)]
+    parts = {"manifest": b"name: x", "tags": tags, "overrides": '{"learners": 2}', "site": "local"}
     assert server.send_form(LIST, parts).status == 201
-    body = {"manifest": "name: x", "tags": ["a"], "overrides": {"learners": 2}, "site": "local"}
+    body = {"manifest": "name: x", "tags": tags, "overrides": {"learners": 2}, "site": "local"}
     assert server.send(LIST, body).status == 201
     form, plain = said
     assert form[1] == plain[1] == "name: x"
-    assert form[0].tags == plain[0].tags == ["a"] and form[0].overrides == plain[0].overrides
+    assert form[0].tags == plain[0].tags == tags and form[0].overrides == plain[0].overrides
     wrong = server.send_form(LIST, {"overrides": "{"})
     assert wrong.status == 400 and "overrides" in wrong.json["detail"]
     assert server.send_form(LIST, {"code": "no file"}).status == 400
