@@ -161,6 +161,7 @@ def measure(load: Load) -> Iterator[Result]:
             },
             rounds=_ROUNDS[load],
         )
+        client.use_kind("openssh")
         client.dlctl("sites", "disconnect", "testbed")
         client.use_kind("ssh")
         yield _compare_fetch(client, load)
