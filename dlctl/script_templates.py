@@ -27,6 +27,19 @@ def render_script(name: str, **values: object) -> str:
     return _environment().get_template(name).render(contract=contract, **values)
 
 
+def set_up_lines(environment: object, where: str = "environment") -> str:
+    """Return the shell lines that bring a shell into an environment of a site.
+
+    A module that can't be loaded, or a line of `setup` that fails, calls `fail SENTENCE HINT`,
+    which the script has to define.
+
+    Args:
+        environment: Has `modules`, `setup` and `variables`.
+        where: Its key in the site's file.
+    """
+    return render_script("environment.sh.j2", environment=environment, where=where)
+
+
 class TemplateFault(Exception):
     """A template that may be somebody's own can't be rendered."""
 

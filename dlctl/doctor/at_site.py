@@ -9,6 +9,7 @@ from dlctl.contract import StarterKind
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.files.site_folders import all_damaged, doubtful_above
+from dlctl.script_templates import set_up_lines
 from dlctl.site_admin.discovery import ask
 from dlctl.site_admin.draft import limits_of, no_partitions
 from dlctl.site_admin.setup import by_kind, python_of, shell_environment, site_template, under_bash
@@ -53,8 +54,8 @@ def node_script(site: Site) -> str:
         "own_pythons": " ".join(_own_pythons(site).values()),
     }
     lines = [f"{name}={shlex.quote(value)}" for name, value in head.items()]
-    functions = shell_environment(site.environment)
-    return under_bash("\n".join([*lines, functions, site_template("check.sh")]))
+    functions = [shell_environment(site.environment), _own_environments(site)]
+    return under_bash("\n".join([*lines, *functions, site_template("check.sh")]))
 
 
 def check_environment(chain: Chain, site: Site, offer: Offer | None, transport: Transport) -> None:
@@ -135,10 +136,21 @@ def _own_pythons(site: Site) -> dict[str, str]:
     }
 
 
+def _own_environments(site: Site) -> str:
+    """Return the shell function that tries the set-up of each of the site's environments."""
+    tries = [
+        '(\nfail() { printf \'dlctl-unusable %s: %s\\n\' "$1" "$2" >&3; exit 1; }\n'
+        f"{set_up_lines(each, f'environments.{name}')})"
+        for name, each in site.environments.items()
+    ]
+    return "\n".join(["own_environments() {", *tries, ":", "}"])
+
+
 def _environments(chain: Chain, site: Site, answers: Answered) -> None:
     absent = {name: p for name, p in _own_pythons(site).items() if p in answers.get("absent", [])}
-    if absent:
-        evidence = "; ".join(f"{each}: there is no {python}" for each, python in absent.items())
+    wrong = [f"{each}: there is no {python}" for each, python in absent.items()]
+    if wrong := [*wrong, *answers.get("unusable", [])]:
+        evidence = "; ".join(wrong)
         chain.add("environments", BROKEN, evidence, "correct environments in the site's file")
     elif site.environments:
         found = [f"{each} ({', '.join(environment.frameworks)})"

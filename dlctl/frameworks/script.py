@@ -15,7 +15,7 @@ from dlctl.frameworks.model import FrameworkFolder
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.parts import FrameworkSection
 from dlctl.package_data import data_path
-from dlctl.script_templates import TemplateFault, check_shell, render_sandboxed
+from dlctl.script_templates import TemplateFault, check_shell, render_sandboxed, set_up_lines
 
 _PIP_INSTALL = re.compile(r"\bpip3?\s+(?:\S+\s+)*?install\b")
 _ONLY_PYTHON = re.compile(r"\s*(?:exec\s+)?python3?\s")
@@ -127,7 +127,7 @@ def train_script(
         installs = _PIP_INSTALL.search(body) is not None
         return render_sandboxed(
             frame, title=values["title"], body=body.strip("\n"), installs=installs,
-            before=_before(around), environment=environment,
+            before=_before(around), environment=environment, set_up=_set_up(environment),
             binds=around.binds, fixed_paths=around.fixed_paths, searched=searched,
             **_service_paths(manifest),
             show_paths=(data_path(FOLDER) / "fixed_paths.sh").read_text(encoding="utf-8"),
@@ -152,6 +152,10 @@ def _before(around: Surroundings) -> bool:
     own = around.environment
     steps = own is not None and (own.modules or own.setup or own.variables or own.container)
     return bool(around.fixed_paths or steps)
+
+
+def _set_up(environment: Environment | None) -> str:
+    return set_up_lines(environment, f"environments.{environment.name}") if environment else ""
 
 
 def _service_paths(manifest: Manifest) -> dict[str, str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dlctl.contract import State
 from dlctl.errors import Misused, NotWritten, RecordError
-from dlctl.record.file import read_rows
+from dlctl.record.file import NO_LOCKS, read_rows
 from dlctl.record.store import RecordStore
 from dlctl.record.training import Record
 
@@ -141,7 +141,11 @@ def begin(
     token = secrets.token_hex(8)
     ids = json.dumps([record.training_id for record in records])
     lock = _locked(_lock_file(store, token))
-    assert lock is not None, "nobody else knows a new token"
+    if lock is None:  # nobody else knows a new token
+        _lock_file(store, token).unlink(missing_ok=True)
+        raise NotWritten(
+            f"nothing was submitted: no file in {store.path.parent} can be locked", hint=NO_LOCKS
+        )
 
     def insert(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO submissions VALUES (?, ?, ?)", [token, command, ids])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ def write(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
                 if (now := _stamp(path)) != before:
                     deadline, before = time.monotonic() + _WRITE_PATIENCE_S, now
                 held = "locked" in str(error) or "busy" in str(error)
-                if not held or time.monotonic() > deadline:
+                if not held or time.monotonic() > deadline or lacks_locks(path.parent):
                     raise
 
 
@@ -127,7 +128,30 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
 
 
+NO_LOCKS = (
+    "this file system has no file locks (ENOLCK): set XDG_STATE_HOME to a folder on another one, "
+    "such as a disk of this machine"
+)
+
+
+def lacks_locks(folder: Path) -> bool:
+    """Return whether nobody can lock a file in this folder: SQLite says then that others do."""
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=".locks-", dir=folder) as own,
+            contextlib.closing(sqlite3.connect(Path(own, "new"), timeout=0)) as connection,
+        ):
+            connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        return "locked" in str(error)
+    except OSError:  # the folder can't be written
+        pass
+    return False
+
+
 def _hint(path: Path, problem: str) -> str:
+    if ("locked" in problem or "busy" in problem) and lacks_locks(path.parent):
+        return NO_LOCKS
     if "locked" in problem or "busy" in problem:
         return f"another process holds its lock: try again later, or look for it with fuser {path}"
     if path.is_dir():

@@ -13,6 +13,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dlctl import contract
 from dlctl.errors import RecordError
 from dlctl.record.file import is_damaged, put_aside, read_rows, readable_rows, write
 from dlctl.record.names import fitting, nearest
-from dlctl.record.training import FETCHED, Record
+from dlctl.record.training import ADOPTED, FETCHED, Record
 
 
 def state_directory() -> Path:
@@ -178,7 +179,7 @@ class RecordStore:
             self.change(lambda connection: connection.executemany(query, ids))
 
     def all(self, names: Collection[str] = ()) -> list[Record]:
-        """Return every record that this version understands, the newest last.
+        """Return every record that this version understands, the last that was submitted last.
 
         Args:
             names: Those of trainings; empty: all.
@@ -189,7 +190,7 @@ class RecordStore:
                 known.append(self._decode(row["training_id"], row["fields"]))
             except (ValueError, TypeError) as error:
                 unknown.append(f"{row['training_id']} ({error})")
-        known.sort(key=lambda record: record.created_at)
+        known = _by_submission(known)
         if not known and (old := self.path.with_name("trainings.db")).exists():
             self._say(f"{old} is of an earlier dlctl: `dlctl adopt SITE` lists its trainings again")
         if unknown:
@@ -258,6 +259,21 @@ class RecordStore:
         if text not in self._notes:
             self._notes.add(text)
             self.tell(text)
+
+
+def _by_submission(records: Iterable[Record]) -> list[Record]:
+    """Return records in the order of their submission, although the clock was ahead at times.
+
+    Args:
+        records: In the order in which they were written down; adopted ones came in later.
+    """
+    placed: list[tuple[str, Record]] = []
+    latest = ""
+    for record in records:
+        if record.folder != ADOPTED:
+            latest = max(latest, record.created_at)
+        placed.append((record.created_at if record.folder == ADOPTED else latest, record))
+    return [record for _, record in sorted(placed, key=itemgetter(0))]
 
 
 def _latest(records: Iterable[Record], folder: Path) -> Record:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dlctl.transport.base import Transport
 
 _TIMEOUT_S = 180.0
+SCRIPTS = ("environment.sh", "modules.sh", "discover.sh")
+"""In `templates/sites/`: the functions that the questions use."""
 QUESTIONS = {
     "account": r"""printf 'home=%s\nuser=%s\nhost=%s\n' "$HOME" "$(id -un)" "$(uname -n)" """,
     "pythons": "pythons", "modules": "modules", "mpirun": "command -v mpirun",
@@ -64,7 +66,7 @@ def ask(transport: Transport, schedulers: Sequence[Scheduler], **commands: str) 
     Raises:
         TransportError
     """
-    before = [site_template("environment.sh"), site_template("discover.sh")]
+    before = [site_template(name) for name in SCRIPTS]
     for scheduler in schedulers:
         functions, own = scheduler.questions()
         before.append(functions)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import SiteError
 from dlctl.package_data import data_path
+from dlctl.script_templates import set_up_lines
 
 if TYPE_CHECKING:
     from dlctl import contract
@@ -103,10 +104,7 @@ def under_bash(script: str) -> str:
 
 def shell_environment(settings: EnvironmentSettings | contract.Environment) -> str:
     """Return shell functions: `site_environment` (what runs before a job) and `in_container`."""
-    body = [f"load_module {shlex.quote(module)}" for module in settings.modules]
-    body += settings.setup
-    body += [f"export {name}={shlex.quote(value)}" for name, value in settings.variables.items()]
-    lines = "\n".join(body) or ":"
+    lines = set_up_lines(settings).rstrip() or ":"
     container = " ".join([*map(shlex.quote, settings.container), '"$@"'])
     return (
         f"{site_template('environment.sh')}\nsite_environment() {{\n{lines}\n}}\n"

@@ -35,7 +35,6 @@ _START = r"""
 command -v bash >/dev/null 2>&1 || exit 0
 exec bash --noprofile --norc -p -c ' # -p: it reads no $BASH_ENV, which its children may need
 [[ ${BASH_VERSINFO[0]}${BASH_VERSINFO[1]} -ge 42 ]] || exit 0
-set +f
 while IFS= read -r line; do
     case $line in
         .) kept=$request request=; eval "$kept";;

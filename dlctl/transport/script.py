@@ -8,6 +8,7 @@ first prints a marker on both outputs; anything that a login shell printed befor
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import secrets
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, cast
 
 from dlctl.errors import RemoteCommandError, TransportError, TransportTimeout
+from dlctl.package_data import data_path
 from dlctl.transport.base import Completed, late
 from dlctl.transport.streams import Streams, once_free
 
@@ -380,6 +382,12 @@ def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
+@functools.cache
+def _known_state() -> str:
+    """Return the command that undoes what the user's environment does to a shell."""
+    return (data_path("templates") / "known_state.sh").read_text(encoding="utf-8").rstrip()
+
+
 def _framed(script: str) -> tuple[bytes, bytes]:
     """Return the text to send and the marker that its output starts after.
 
@@ -391,5 +399,5 @@ def _framed(script: str) -> tuple[bytes, bytes]:
         raise ValueError("a shell script holds no NUL")
     first, second = secrets.token_hex(8), secrets.token_hex(8)
     begin = f"printf '%s%s%d\\n' {first} {second} $$; printf '%s%s\\n' {first} {second} >&2"
-    text = f"{begin}\n{{ :\n{script}\n}}"
+    text = f"{_known_state()}\n{begin}\n{{ :\n{script}\n}}"
     return text.encode("utf-8", "surrogateescape"), f"{first}{second}".encode()

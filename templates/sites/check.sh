@@ -1,6 +1,8 @@
 # What a job would find on this site: `dlctl doctor` runs this after environment.sh.
-# dlctl prepends: root, python (or nothing), mpirun, own_pythons (of environments without a container). Each answer is one line `dlctl-KIND TEXT`.
+# dlctl prepends: root, python (or nothing), mpirun, own_pythons (of environments without a container), and
+# `own_environments`, which tries the set-up of each. Each answer is one line `dlctl-KIND TEXT`.
 # shellcheck shell=sh disable=SC2154
+own_environments >/dev/null 2>&1
 site_environment >/dev/null 2>&1
 probe=$root/.dlctl-probe.$$
 umask go-w # a submission refuses a root that others can write to

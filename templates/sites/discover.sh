@@ -3,7 +3,6 @@
 # shellcheck shell=sh disable=SC2329
 LC_ALL=C
 export LC_ALL
-unset CDPATH
 
 limit() { # SECONDS COMMAND...: a file system or a controller that hangs must not hold up the rest
   if command -v timeout >/dev/null 2>&1; then timeout "$@"; else shift; "$@"; fi

@@ -53,6 +53,14 @@ def test_odd_arguments_travel_unharmed(transport):
     assert os.fsdecode(end.stdout).split("\0") == [*words, ""]
 
 
+def test_what_a_user_exports_changes_no_script(monkeypatch):
+    """An exported CDPATH made `cd` print: `models create` said that it could not store."""
+    monkeypatch.setenv("CDPATH", "/:/tmp")
+    monkeypatch.setenv("SHELLOPTS", "errexit:noglob:xtrace")
+    end = LocalTransport().run("cd tmp 2>/dev/null || cd /tmp\nfalse\necho /et[c] ${CDPATH-unset}")
+    assert (end.exit_code, end.stdout, end.stderr) == (0, b"/etc unset\n", b"")
+
+
 def test_a_long_script(transport):
     script = "\n".join(f"x={i} # {'é' * 20}" for i in range(4000)) + "\necho $x"
     assert transport.run(script).text == "3999\n"

@@ -156,6 +156,22 @@ def test_this_pythons_packages_and_the_root_are_ok(tmp_path):
     assert list(root.iterdir()) == []
 
 
+def test_the_set_up_of_each_environment_is_tried(tmp_path):
+    more = "  setup: [cd /]\nenvironments:\n" + "".join(
+        f"  {name}: {{frameworks: {{{name}: 1}}, python: {sys.executable}, setup: [{line}]}}\n"
+        for name, line in (("fine", "'true'"), ("odd", "source /nowhere/activate"))
+    )
+    found = on_nodes(local(tmp_path / "r", more=more))
+    assert found["python"].state == "ok" and found["environments"].state == "broken"
+    assert "environments.odd.setup failed" in found["environments"].evidence
+    assert "`source /nowhere/activate` ended with exit code 1" in found["environments"].evidence
+    found = on_nodes(local(tmp_path / "r", more="  setup: ['false']\n"))
+    assert (found["environment"].state, found["environment"].evidence) == (
+        "broken", f"environment.setup failed on {os.uname().nodename}: `false` ended with exit "
+        "code 1",
+    )  # fmt: skip
+
+
 def test_few_inodes_and_the_quota_are_told(tmp_path, monkeypatch):
     tools = {"df": 'case $1 in -Pi) echo "h"; echo "fs 1000000 999000 1000 99% /" ;; esac',
              "quota": "printf 'Disk quotas\\n Filesystem blocks\\n /home  5 6\\n'"}  # fmt: skip

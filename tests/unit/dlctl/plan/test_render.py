@@ -97,6 +97,29 @@ def test_weird_roots_are_only_words(tmp_path):
     assert not list(tmp_path.rglob("pwned"))
 
 
+@pytest.mark.parametrize(("setup", "command"), [
+    (["source /nowhere/activate", "true"], "source /nowhere/activate"),
+    (["cd /", "false", "true"], "false"), (["true | grep -q x"], "grep -q x"),
+    (["if false; then", "  :", "else", "  :", "fi", 'for x in a; do', '  echo "$x"', "done"], None),
+    (["[ -f /nowhere ] && source /nowhere", "false || true", "f() { false; true; }", "f"], None),
+    (["source ./inner.sh", "cat <<END", "text", "END"], None),
+])  # fmt: skip
+def test_a_line_of_the_sites_setup_that_fails_ends_the_job(tmp_path, setup, command):
+    """The training ran in another Python than the site's file chose, and was COMPLETED."""
+    job = Job(tmp_path, setup=setup)
+    (job.root / "inner.sh").write_text("false\ntrue\n")
+    done = job.run(SHELLOPTS="errexit:xtrace", CDPATH="/tmp")
+    assert done.stderr.count("+ ") == 1, "it begins in a known state"
+    if command is None:
+        assert done.returncode == 0, done.stderr
+        assert job.ran() == ["digits-abcdefgh 1"]
+    else:
+        verdict = job.verdict()
+        assert f"environment.setup failed on {os.uname().nodename}: `{command}`" in verdict.reason
+        assert verdict.hint.endswith("a line that may fail ends in: || true")
+        assert (done.returncode, job.ran()) == (1, [])
+
+
 def test_a_second_job_of_the_attempt_does_nothing(tmp_path):
     job = Job(tmp_path)
     job.run("7")
@@ -207,7 +230,7 @@ def test_the_scripts_verdict_is_json_whatever_it_contains(tmp_path):
     assert len(job.ran()) == 1
     for harmed, env, said in (
         (job.plan, {"BASH_FUNC_module%%": "() { return 1; }"},
-         "the module open mpi's cannot be loaded"),
+         "the module open mpi's can't be loaded"),
         (replace(job.plan, environment=replace(
             job.plan.environment, python='/no "py"\\\t\x01\néthon')), loaded, '/no "py"\\   éthon'),
     ):  # fmt: skip

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import sqlite3
 import stat
 import subprocess
@@ -18,6 +19,7 @@ from made_past import past
 from dlctl.contract import Amount, Made, OutputPlace, State
 from dlctl.errors import RecordError
 from dlctl.record import FETCHED, RecordStore, batches, file, state_directory, used
+from dlctl.record.training import ADOPTED
 
 
 @pytest.fixture
@@ -89,6 +91,16 @@ def test_no_id_is_the_newest_of_the_folder_or_of_the_nearest_above_it(store, tmp
     assert store.find(None, here / "a" / "c").training_id == "t-3"
     with pytest.raises(RecordError, match="no training was submitted from"):
         store.find(None, tmp_path.parent)
+
+
+def test_the_latest_is_the_last_that_was_submitted_whatever_the_clock_said(store):
+    """The clock of a laptop was a year ahead: a bare `cancel` would have ended that training."""
+    for name, created_at in (("a", "2026-11-01"), ("ahead", "2027-11-02"), ("b", "2026-11-03")):
+        store.add(make_record(training_id=f"{name}-1", created_at=created_at, folder="/f"))
+    store.add_missing([make_record(training_id="old-1", created_at="2026-10-01", folder=ADOPTED)])
+    assert [each.training_id for each in store.all()] == ["old-1", "a-1", "ahead-1", "b-1"]
+    assert store.find(None, Path("/f")).training_id == "b-1"
+    assert store.find("@latest").training_id == "b-1"
 
 
 def test_many_ids_are_found_with_one_look_into_the_file(store, monkeypatch):
@@ -361,6 +373,49 @@ def test_a_submission_whose_lock_can_not_be_made_says_why(store, monkeypatch):
         batches.begin(store, "command", [make_record()])
     assert "df -h /proc/none" in caught.value.hint
     assert store.all() == []
+
+
+WITHOUT_LOCKS = """
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int fcntl64(int file, int what, ...) {
+    va_list more; va_start(more, what); void *argument = va_arg(more, void *); va_end(more);
+    if (what == F_SETLK || what == F_SETLKW) { errno = ENOLCK; return -1; }
+    return syscall(SYS_fcntl, file, what, argument);
+}
+int fcntl(int, int, ...) __attribute__((alias("fcntl64")));
+"""
+SUBMITS = """
+import sys
+from login_side import make_record
+from dlctl.errors import RecordError
+from dlctl.record import RecordStore, batches
+for command in ("", "command"):
+    try:
+        batches.begin(RecordStore(), command, [make_record()])
+    except RecordError as error:
+        print(error.message, "|", error.hint)
+"""
+
+
+def test_a_home_without_locks_is_named_with_the_variable(tmp_path):
+    """NFS without lockd, or Lustre without flock: `submit` ended with an internal error."""
+    (tmp_path / "locks.c").write_text(WITHOUT_LOCKS)
+    library = tmp_path / "locks.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "locks.c"], check=True)
+    support = next(path for path in sys.path if path.endswith("tests/support"))
+    env = os.environ | {"LD_PRELOAD": str(library), "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", SUBMITS], capture_output=True, text=True,
+                          env=env | {"PYTHONPATH": support}, timeout=60, check=True)  # fmt: skip
+    alone, claimed = done.stdout.splitlines()
+    assert f"the local record {tmp_path}/dlctl/record.db can't be used" in alone
+    assert f"nothing was submitted: no file in {tmp_path}/dlctl can be locked" in claimed
+    for sentence in (alone, claimed):
+        assert "(ENOLCK): set XDG_STATE_HOME to a folder on another one" in sentence
+    assert {path.name for path in (tmp_path / "dlctl").iterdir()} <= {"record.db"}
 
 
 def test_a_submission_that_ends_while_the_next_one_looks_disturbs_nobody(store, monkeypatch):

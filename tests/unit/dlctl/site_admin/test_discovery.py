@@ -19,7 +19,7 @@ from dlctl.scheduler.slurm_answers import (
     parse_sinfo,
     parse_time_limit,
 )
-from dlctl.site_admin.discovery import QUESTIONS, Discovered, discover, read_answers
+from dlctl.site_admin.discovery import QUESTIONS, SCRIPTS, Discovered, discover, read_answers
 from dlctl.site_admin.draft import make_site, site_text
 from dlctl.site_admin.setup import site_template
 from dlctl.sites.files import TransportSettings, parse_site
@@ -244,6 +244,5 @@ def test_jobs_submit_the_next_one_where_one_partition_allows_it(scavenge, may_su
 
 def test_the_script_passes_shellcheck():
     before, commands = ALL[0].questions()
-    names = ("environment.sh", "discover.sh")
-    check_script("\n".join([*map(site_template, names), before, *commands.values(),
+    check_script("\n".join([*map(site_template, SCRIPTS), before, *commands.values(),
                             *QUESTIONS.values()]))  # fmt: skip
