@@ -224,7 +224,13 @@ def judge(session: Session, end: Completed, record: Record, store: RecordStore) 
         )
     if answer is None:  # another dlctl has begun and not finished
         return refresh(session, [record], store)[0]
-    accepted = _accept(session.scheduler, answer, record, store)
+    try:
+        accepted = _accept(session.scheduler, answer, record, store)
+    except SubmitUnknown:
+        found = refresh(session, [record], store)[0]
+        if not found.job_id:
+            raise
+        return found
     # Submitted before, perhaps long ago and by another dlctl: the job may have ended since.
     return accepted if end.exit_code == 0 else refresh(session, [accepted], store)[0]
 

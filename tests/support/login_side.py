@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from dlctl import contract
 from dlctl.errors import ConnectionLost, SchedulerUnavailable, SubmitRejected, SubmitUnknown
 from dlctl.lifecycle import cancel_all, halt_all, refresh, resume, submit
@@ -286,6 +288,16 @@ def fail_newest(scene):
 def send(scene, transport=None):
     session = scene.connect(transport) if transport else scene.session
     return submit(session, scene.request(), scene.store)
+
+
+def send_lost(scene):
+    """Submit; the scheduler takes the job, its answer is lost, and it can't be asked for it."""
+    scene.scheduler.mode("lost")
+    scene.scheduler.silent = True
+    with pytest.raises(SubmitUnknown):
+        send(scene)
+    scene.scheduler.silent = False
+    scene.scheduler.mode("")
 
 
 def run_everything(scene):

@@ -13,7 +13,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RemoteCommandError, SubmitUnknown
 from dlctl.lifecycle import end, resume, submit
-from dlctl.lifecycle.many import ask_all
+from dlctl.lifecycle.many import Wanted, ask_all, submit_all
 
 SLOW_CP = """\
 #!/bin/sh
@@ -85,6 +85,25 @@ def test_the_scheduler_is_asked_by_the_submission_that_was_first(tmp_path):
     (told,) = ask_all(scene.session, [plan], [record], scene.store)
     assert told.state is State.QUEUED
     assert scene.scheduler.jobs() == {}
+
+
+def test_an_answer_that_was_lost_is_looked_up_by_the_same_command(tmp_path):
+    """`until dlctl submit m.yml; do sleep 60; done` never ended, although the job ran."""
+    scene = Scene(tmp_path)
+    wanted = [Wanted(lambda training_id, _: scene.request(training_id))]
+    (scene.scheduler.folder / "mode").write_text("lost")
+    scene.scheduler.silent = True
+    for _ in range(2):  # while nobody can tell, the same command looks again
+        sent = submit_all(scene.session, scene.store, "command", wanted)
+        with pytest.raises(SubmitUnknown, match="the answer was lost"):
+            sent.settled()
+    scene.scheduler.silent = False
+    sent = submit_all(scene.session, scene.store, "command", wanted)
+    assert (sent.settled().state, sent.one().job_id) == (State.PENDING, "1")
+    assert list(scene.scheduler.jobs()) == [1]
+    (scene.scheduler.folder / "mode").write_text("lost")
+    sent = submit_all(scene.session, scene.store, "another", wanted)
+    assert (sent.settled().state, sent.one().job_id) == (State.PENDING, "2"), "at once"
 
 
 # A full disk stops a submission or its end; with room again, both go on ---------------------------

@@ -17,6 +17,7 @@ from login_side import (
     run_everything,
     run_script,
     send,
+    send_lost,
 )
 
 from dlctl import contract
@@ -132,9 +133,7 @@ def test_an_interrupted_submission_is_ended_and_taken_up_again(scene, verb, stat
 
 
 def test_cancel_ends_the_job_that_started_meanwhile(scene):
-    scene.scheduler.mode("lost")
-    with pytest.raises(SubmitUnknown):
-        send(scene)
+    send_lost(scene)
     folder = scene.root / "jobs" / scene.store.all()[0].training_id / "attempts/1"
     hidden = (scene.scheduler.folder / "queue/1").rename(scene.root / "hidden")
 
@@ -280,11 +279,8 @@ def test_cancelled_while_it_is_sent_is_never_submitted(scene):
 def test_a_job_taken_for_lost_or_ended_never_runs_beside_its_successor(scene, is_lost):
     """Slurm runs a job again that a node failed, or forgets that it was cancelled."""
     if is_lost:
-        scene.scheduler.mode("lost")
-        with pytest.raises(SubmitUnknown):
-            send(scene)
+        send_lost(scene)
         scene.scheduler.forget(1)  # the controller hangs: it is not listed
-        scene.scheduler.mode("")
     else:
         halt(scene.session, send(scene), scene.store)
     second = go_on(scene)

@@ -13,10 +13,11 @@ from login_side import (
     look,
     planned,
     send,
+    send_lost,
 )
 
 from dlctl import contract
-from dlctl.errors import ConnectionLost, DlctlError, RecordError, RemoteCommandError, SubmitUnknown
+from dlctl.errors import ConnectionLost, DlctlError, RecordError, RemoteCommandError
 from dlctl.lifecycle import changed_since_sent
 from dlctl.outputs.insight import read_training_files
 
@@ -149,9 +150,7 @@ def test_a_resumption_whose_plan_was_purged_never_takes_other_code_unasked(scene
 @pytest.mark.parametrize("asked", [{"new_code": True}, {"learners": 2}, {}])
 def test_a_job_that_started_after_all_is_never_taken_for_what_was_asked(scene, asked):
     """`resume --code` showed it as if it ran the new code."""
-    scene.scheduler.mode("lost")
-    with pytest.raises(SubmitUnknown):
-        send(scene)
+    send_lost(scene)
     hidden = (scene.scheduler.folder / "queue/1").rename(scene.root / "hidden")
     (scene.work / "train.py").write_text("print('mended')\n")
 
