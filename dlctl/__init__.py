@@ -4,6 +4,8 @@ This file travels to the nodes with `dlctl.contract`: it imports nothing. On a l
 of `dlctl.api` stand here, too: `dlctl.submit("manifest.yml")`.
 """
 
+from __future__ import annotations
+
 __version__ = "0.1.0"
 _API = (
     "Search", "StoredModel", "Training", "model", "search_of", "searches", "start_search",

@@ -51,7 +51,7 @@ def _lines(error: BaseException) -> list[str]:
         if isinstance(error.code, str):
             return error.code.splitlines()
         return [f"the user's program called exit({error.code})"]
-    return "".join(traceback.format_exception(error)).splitlines()
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
 
 
 EXIT_HALTED = 85

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import enum
 import functools
 import json
+import sys
 import types
 import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
 R = TypeVar("R")
+_UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 
 
 class ContractError(ValueError):
@@ -59,7 +62,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     if type(value) is kind or kind is Any:  # JSON's true is no number
         return value
     origin, args = _shape(kind)
-    if origin in (typing.Union, types.UnionType):
+    if origin in _UNIONS:
         if value is None and type(None) in args:
             return None
         return _decode(next(a for a in args if a is not type(None)), value, where)
@@ -79,17 +82,43 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     raise ContractError(f"{where}: {value!r} is not of the type {kind}")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     return typing.get_origin(kind), typing.get_args(kind)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _fields(cls: type) -> list[tuple[str, Any, bool]]:
     """Return each field's name, its type, and whether it has no default."""
-    hints, none = typing.get_type_hints(cls), dataclasses.MISSING
+    hints, none = _hints(cls), dataclasses.MISSING
     return [(item.name, hints[item.name], item.default is none and item.default_factory is none)
             for item in dataclasses.fields(cls)]  # fmt: skip
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """Return the type of each field; also in Python 3.8, whose types know no `X | Y`, `list[X]`."""
+    if sys.version_info >= (3, 10):
+        return typing.get_type_hints(cls)
+    hints: dict[str, Any] = {}
+    for each in reversed(cls.__mro__):
+        known = {**vars(sys.modules[each.__module__]), **_GENERIC}
+        for name, text in vars(each).get("__annotations__", {}).items():
+            tree = _Older().visit(ast.parse(text, mode="eval"))
+            code = compile(ast.fix_missing_locations(tree), "<types>", "eval")
+            hints[name] = eval(code, known)  # noqa: S307 - our own source
+    return hints
+
+
+_GENERIC = {"list": typing.List, "dict": typing.Dict, "tuple": typing.Tuple, "Union": typing.Union}  # noqa: UP006
+
+
+class _Older(ast.NodeTransformer):
+    """Turns `X | Y` into `Union[X, Y]`."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:  # noqa: N802
+        both = ast.Tuple([self.visit(node.left), self.visit(node.right)], ast.Load())
+        whole = both if sys.version_info >= (3, 9) else ast.Index(both)
+        return ast.Subscript(ast.Name("Union", ast.Load()), whole, ast.Load())
 
 
 def _decode_record(cls: type, value: Any, where: str) -> Any:

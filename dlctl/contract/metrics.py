@@ -134,7 +134,7 @@ class MetricsLine:
             GROUP: self.group or None, EVENT: self.event or None, KIND: self.kind or None,
         }  # fmt: skip
         known = {k: v for k, v in head.items() if v is not None}
-        return known | self.values | self.texts
+        return {**known, **self.values, **self.texts}
 
     def encode(self) -> bytes:
         """Return the line, newline included."""

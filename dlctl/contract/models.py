@@ -12,6 +12,7 @@ import json
 import posixpath
 from dataclasses import dataclass, field
 
+from dlctl.contract.ground.safe_text import without_suffix
 from dlctl.contract.plan import DataStore, GitState
 from dlctl.contract.records import SCHEMA_VERSION
 
@@ -127,7 +128,7 @@ def version_text(version: ModelVersion) -> str:
     files = [json.dumps(dataclasses.asdict(f), ensure_ascii=False) for f in fields.pop("files")]
     head = dataclasses.asdict(dataclasses.replace(version, files=[]))
     del head["files"]
-    text = json.dumps(head, indent=2, ensure_ascii=False).removesuffix("\n}")
+    text = without_suffix(json.dumps(head, indent=2, ensure_ascii=False), "\n}")
     lines = ",\n".join(f"    {line}" for line in files)
     whole = f"{text},\n{_FILES_LINE}\n{lines}\n  ]\n}}\n"
     # A file name that is not UTF-8 holds lone surrogates, which JSON writes as escapes.

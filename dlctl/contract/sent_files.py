@@ -110,7 +110,7 @@ def changed_files(folder: Path, files: Iterable[SentFile]) -> list[str]:
 def _digest(path: Path) -> str:
     try:
         if path.is_symlink():
-            return digest_of_link(str(path.readlink()))
+            return digest_of_link(os.readlink(path))
         return sha256_of(path)
     except OSError:
         return ""

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dlctl.contract.ground.safe_text import without_prefix, without_suffix
 from learner.errors import UserFault
 from learner.system.files import put_back
 
@@ -121,7 +122,7 @@ def disown_leftovers(root: Path) -> None:
     """
     for path in root.glob(f"{TEMPORARY_PREFIX}*"):
         if path.name.endswith(_REPLACED) and (path / MARKER_FILE).exists():
-            name = path.name.removesuffix(_REPLACED)
+            name = without_suffix(path.name, _REPLACED)
             if put_back(path, path.with_name(name[name.rindex(_PREFIX) :])):
                 continue
         with contextlib.suppress(FileNotFoundError):
@@ -148,7 +149,7 @@ def steps_present(root: Path) -> list[int]:
         names = [path.name for path in root.iterdir()]
     except FileNotFoundError:
         return []
-    steps = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+    steps = [without_prefix(name, _PREFIX) for name in names if name.startswith(_PREFIX)]
     ours = (step for step in steps if step.isdecimal() and len(step) >= _DIGITS)
     return sorted(map(int, ours), reverse=True)
 

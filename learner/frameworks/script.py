@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, Recipe
+from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.launchers import Ranks
 from dlctl.contract.programs.lone_program import warn_if_alone
 from dlctl.contract.programs.options import as_options
@@ -116,9 +117,9 @@ class TrainScript(UserCommand):
         """Return the modules that the learners' own Python lacks, or why it can't be asked."""
         env = dict(os.environ)
         self.adapt(env, plan)
-        env |= service_variables(job_dir, 1, Ranks(0, 1, 0, 1, 0))
-        env |= {PROGRESS_FILE: str(job_dir / "progress.json"), "DLCTL_CHECK": _CHECK}
-        env |= {"DLCTL_MODULES": " ".join(self._recipe.modules)}
+        env.update(service_variables(job_dir, 1, Ranks(0, 1, 0, 1, 0)))
+        env[PROGRESS_FILE] = str(job_dir / "progress.json")
+        env["DLCTL_CHECK"], env["DLCTL_MODULES"] = _CHECK, " ".join(self._recipe.modules)
         env["DLCTL_AGAIN"] = _again(self._recipe.script)
         shell = shutil.which("bash") or "/bin/sh"
         with tempfile.TemporaryFile() as output:
@@ -133,7 +134,7 @@ class TrainScript(UserCommand):
             lines = output.read().decode(errors="replace").strip().splitlines()
         answers = [line for line in lines if line.startswith(_ANSWER)]
         if answers:
-            return answers[-1].removeprefix(_ANSWER).split(), []
+            return without_prefix(answers[-1], _ANSWER).split(), []
         why = lines[-1].strip() if lines else f"exit code {code}"
         name = plan.learner_environment.name if plan.learner_environment else ""
         return [], [

@@ -93,7 +93,7 @@ class MetricsFile:
             encoded = [line.encode() for line in lines]
             size_bytes = append(self._path, b"".join(encoded))
             if self._bins is not None:
-                for line, text in zip(lines, encoded, strict=True):
+                for line, text in zip(lines, encoded):
                     self._bins.add(line, len(text))
             elif size_bytes > FROM_BYTES:
                 self._bins = BinsFile(self._path)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlctl.contract import CACHES, Evidence, Plan, State, Verdict, VerdictKind, look_at_made
+from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.programs.verdict_rules import (
     OVER_MEMORY,
     UNREACHED,
@@ -205,5 +206,5 @@ def last_words(lines: Iterable[str]) -> tuple[str, str]:
     for line in lines:
         for mark in words:
             if line.startswith(mark):
-                words[mark] = line.removeprefix(mark).rstrip(".")
+                words[mark] = without_prefix(line, mark).rstrip(".")
     return words[_REASON], words[_HINT]

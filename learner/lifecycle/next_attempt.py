@@ -147,7 +147,7 @@ def reduced(plan: Plan, attempt: int, hosts: Sequence[str], left: Sequence[str])
         return None
     if learners < lifecycle.min_learners:
         return None
-    learners_on = {hosts[n]: count for n, count in zip(kept, per_node, strict=True)}
+    learners_on = {hosts[n]: count for n, count in zip(kept, per_node)}
     argv = launcher.reshaped(plan.launch.argv, learners_on)
     whole = attempt if lifecycle.whole_attempt is None else lifecycle.whole_attempt
     return replace(

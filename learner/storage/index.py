@@ -102,7 +102,7 @@ def result_files(results: Path) -> tuple[list[Path], list[Path]]:
 def _is_file(path: Path, inside: Path) -> bool:
     # Before Python 3.13 a link to itself raises RuntimeError.
     with contextlib.suppress(OSError, RuntimeError):
-        return path.is_file() and path.resolve().is_relative_to(inside)
+        return path.is_file() and inside in path.resolve().parents
     return False
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex, whole_path
 from dlctl.contract.ground.amounts import counted
+from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.ground.whole_files import sha256_of
 from learner.errors import UserFault
 from learner.storage.progress import Publication
@@ -64,7 +65,7 @@ def save(
 def _remove_begun(folder: Path, attempt: int) -> None:
     """Remove the copies that earlier attempts have begun: they can't be completed any more."""
     for path in folder.rglob(f"{WRITING}*"):
-        number = path.name.removeprefix(WRITING).partition(".")[0]
+        number = without_prefix(path.name, WRITING).partition(".")[0]
         if number.isdecimal() and int(number) < attempt:
             path.unlink(missing_ok=True)
 

@@ -12,9 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlctl.contract.ground.amounts import format_bytes
 from dlctl.contract.ground.whole_files import whole_file
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
 
 _EVERY_S = 0.5
 _WINDOW_S = 10.0
@@ -24,7 +29,7 @@ _COMMON_TRIES = 2
 _LONGEST = 300
 
 
-Tick = Callable[[], None]
+Tick: TypeAlias = "Callable[[], None]"
 """Called at least once a second while data moves: keeps the job's heartbeat fresh, and raises
 `Interrupted` once a request to end the attempt has come."""
 

@@ -15,9 +15,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlctl.contract import DataStore
 from dlctl.contract.ground.processes import end_child
+from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.stores import (
     CACHE,
     EXIT_SUPERSEDED,
@@ -36,6 +38,10 @@ from learner.storage.progress import Interrupted, Moving, Tick, read_progress
 from learner.system.files import resolve_secret
 from learner.system.processes import end_with_parent
 
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+
 _POLL_S = 0.1
 _LEAVE_S = 3.0
 """How long a script may take to end when it is asked to."""
@@ -44,7 +50,7 @@ _KILLED_RUNS = 3
 _HINT = "  HINT: "
 _SILENT_S = 10.0
 """After this long without news of a script its silence is told."""
-Show = Callable[[Moving], None]
+Show: TypeAlias = "Callable[[Moving], None]"
 
 
 def problems(store: DataStore) -> list[str]:
@@ -144,9 +150,9 @@ def _run(
     settings = dict(store.connection)
     for key, reference in store.secrets.items():
         settings[key] = resolve_secret(f"connection.{key}", reference, root, os.environ)
-    env |= {PREFIX + key.upper(): value for key, value in settings.items()}
+    env.update((PREFIX + key.upper(), value) for key, value in settings.items())
     shared = {"ID": store.id, "DIR": str(folder), "PROGRESS": str(progress)}
-    env |= {PREFIX + key: value for key, value in {**shared, **own}.items()}
+    env.update((PREFIX + key, value) for key, value in {**shared, **own}.items())
     env["DLCTL_PYTHON"] = sys.executable
     script, log = (job_dir / at(store.position, name) for at in (store_script, store_log))
     news = _News(progress)
@@ -188,7 +194,7 @@ def _failed(store: DataStore, name: str, code: int, log: Path, hidden: list[str]
     lines = [line for line in text.splitlines() if line.strip()]
     hint = f"See {log}"
     if lines and lines[-1].startswith(_HINT):
-        hint = lines.pop().removeprefix(_HINT)
+        hint = without_prefix(lines.pop(), _HINT)
     last = lines[-1].strip()[:500] if lines else "it printed nothing"
     if not hint.startswith("See "):
         message = last

@@ -13,14 +13,13 @@ from operator import contains
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Plan
 from learner.errors import SiteFault, UserFault
 from learner.job.directives import is_there
 from learner.job.outcome import fault_outcome
 from learner.supervisor.finish import crash_outcome, leave, say
 from learner.system.signals import HaltFlag
 
-MINIMUM_PYTHON = (3, 10)
+MINIMUM_PYTHON = (3, 8)
 REQUEUED = "requeued"
 """The job script's word for a job that Slurm runs again: the attempt before has ended."""
 
@@ -30,7 +29,7 @@ def main(arguments: list[str]) -> int:
     job_dir, attempt = Path(arguments[0]), int(arguments[1])
     try:
         # This check comes first: an old Python can't even read the plan's types.
-        _check_python(job_dir)
+        _check_python()
         if arguments[2:] == [REQUEUED]:
             from learner.supervisor.takeover import go_on_in_job
 
@@ -47,25 +46,13 @@ def main(arguments: list[str]) -> int:
     return leave(job_dir, attempt, outcome)[0]
 
 
-def _check_python(job_dir: Path) -> None:
+def _check_python() -> None:
     if sys.version_info < MINIMUM_PYTHON:
         version = ".".join(map(str, sys.version_info[:2]))
         raise SiteFault(
-            f"The node's Python {sys.executable!r} is {version}; dlctl needs 3.10 or newer.",
+            f"The node's Python {sys.executable!r} is {version}; dlctl needs 3.8 or newer.",
             hint="Set a newer one in the site file (`environment`), or run: dlctl sites setup",
         )
-    try:
-        import watchdog  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise SiteFault(
-            f"The node's Python {sys.executable!r} lacks the module watchdog.",
-            hint="Install a complete environment there: dlctl sites setup " + _site(job_dir),
-        ) from error
-
-
-def _site(job_dir: Path) -> str:
-    plan = contract.readable_record(Plan, job_dir / contract.PLAN)
-    return plan.site if plan else "NAME"
 
 
 def _supervise(job_dir: Path, attempt: int) -> int:

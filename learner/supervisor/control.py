@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from watchdog.events import FileSystemEvent, FileSystemEventHandler
-from watchdog.observers.polling import PollingObserver
+from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Plan, State, VerdictKind
@@ -23,6 +21,9 @@ from learner.job.context import ENDS_AT_VARIABLE
 from learner.job.directives import is_superseded, is_there
 from learner.job.outcome import BY_A_SIGNAL, WARNED, Outcome, Question
 from learner.system.signals import HaltFlag
+
+if TYPE_CHECKING:
+    from watchdog.observers.api import BaseObserver as Observer
 
 POLL_S = 1.0
 CANCEL_GRACE_S = 10.0
@@ -90,19 +91,18 @@ class Control:
         """How long it takes to save; None: not known, and the plan's margin counts."""
         self.gone = False
         """Whether somebody has removed the job directory: then nothing may be written there."""
-        # inotify sees no other node's writes; polling does.
-        self._observer = PollingObserver(timeout=POLL_S)
+        self._observer: Observer | None = None
 
     def __enter__(self) -> Control:
         folder = self._job_dir / contract.CONTROL
         folder.mkdir(exist_ok=True)
-        self._observer.schedule(_Wake(self._changed), str(folder))
-        self._observer.start()
+        self._observer = _observe(folder, self._changed)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._observer.stop()
-        self._observer.join()
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer.join()
 
     def wait(self, timeout_s: float) -> None:
         """Wait for a change in `control/`, for at most `timeout_s`."""
@@ -233,13 +233,22 @@ class Control:
         return max(_LEAST_GRACE_S, min(self._margin_s(), left_s))
 
 
-class _Wake(FileSystemEventHandler):  # type: ignore[misc, unused-ignore]
-    def __init__(self, changed: threading.Event) -> None:
-        self._changed = changed
+def _observe(folder: Path, changed: threading.Event) -> Observer | None:
+    """Set an event at each change in a folder; without watchdog, `request` looks by itself.
 
-    def on_any_event(self, event: FileSystemEvent) -> None:
-        del event
-        self._changed.set()
+    The Python of a container's host has the standard library only.
+    """
+    try:
+        from watchdog.events import FileSystemEventHandler
+        from watchdog.observers.polling import PollingObserver
+    except ModuleNotFoundError:
+        return None
+    handler = FileSystemEventHandler()
+    handler.on_any_event = lambda event: changed.set()  # type: ignore[method-assign] # noqa: ARG005
+    observer = PollingObserver(timeout=POLL_S)  # inotify sees no other node's writes
+    observer.schedule(handler, str(folder))
+    observer.start()
+    return observer
 
 
 def _deadline(plan: Plan, now: float) -> float | None:

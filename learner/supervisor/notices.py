@@ -159,8 +159,8 @@ def _run(job_dir: Path, command: str, notice: Notice) -> None:
     }  # fmt: skip
     try:
         done = subprocess.run(
-            ["/bin/sh", "-c", command], cwd=job_dir / contract.CODE, env=os.environ | variables,
-            input=notice.to_json(), text=True, timeout=_COMMAND_S, capture_output=True,
+            ["/bin/sh", "-c", command], cwd=job_dir / contract.CODE, input=notice.to_json(),
+            env={**os.environ, **variables}, text=True, timeout=_COMMAND_S, capture_output=True,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotSent(f"the command did not end well: {type(error).__name__}") from None

@@ -164,7 +164,7 @@ class Keeper:
         environments = Path(self._plan.root) / contract.ENVIRONMENTS
         made = self._plan.made_environment
         python = Path((made or self._plan.environment).python)
-        if python.is_relative_to(environments):
+        if environments in python.parents:
             return environments / python.relative_to(environments).parts[0]
         return None
 

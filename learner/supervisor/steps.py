@@ -75,7 +75,7 @@ class Step:
                 self._process = subprocess.Popen(
                     argv,
                     cwd=plan.runtime_dir,
-                    env=step_environment(plan) | dict(variables or {}),
+                    env={**step_environment(plan), **(variables or {})},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dlctl.contract import Evidence, Plan, State, Status, VerdictKind
-from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.ground.safe_text import printable, without_prefix
 from dlctl.contract.metrics import MEMORY_BYTES
 from dlctl.contract.programs.lone_program import starts_processes_itself
 from dlctl.contract.programs.named_paths import how_to_send, missed
@@ -370,7 +370,7 @@ def _user_mistake(lines: list[str]) -> tuple[str, str] | None:
     for index in range(len(lines) - 1, 0, -1):
         if lines[index].strip().startswith("HINT:"):
             message = _OUR_ERROR.sub("", lines[index - 1].strip())
-            return message, lines[index].strip().removeprefix("HINT:").strip()
+            return message, without_prefix(lines[index].strip(), "HINT:").strip()
     return None
 
 

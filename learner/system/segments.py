@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from dlctl import contract
+from dlctl.contract.ground.safe_text import without_prefix
 from psrv.shard.private_folder import make_private_folder
 
 _VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
@@ -63,7 +64,7 @@ def remove_earlier(training_id: str, attempt: int) -> None:
     """
     folder = segment_folder(training_id, attempt)
     for other in folder.parent.glob(segment_folder(training_id, "*").name):
-        number = other.suffix.removeprefix(".").partition("-")[0]
+        number = without_prefix(other.suffix, ".").partition("-")[0]
         if number.isdecimal() and int(number) < attempt:
             shutil.rmtree(other, ignore_errors=True)
 

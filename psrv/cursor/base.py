@@ -11,9 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psrv.errors import PsrvError
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
 
 VERSION = 1
 
@@ -36,7 +40,7 @@ class Chunk(NamedTuple):
         return self.stop - self.start
 
 
-Range = tuple[int, int]
+Range: TypeAlias = "tuple[int, int]"
 """Positions (start, stop), of one pass."""
 
 

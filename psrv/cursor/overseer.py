@@ -11,12 +11,17 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from psrv.cursor.base import CursorError
 from psrv.cursor.leases import PosixLocks
 from psrv.cursor.table import SIZE_BYTES, Table
 
-Records = dict[int, int]
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+
+Records: TypeAlias = "dict[int, int]"
 
 
 def expel(path: Path, learner: int) -> bool:

@@ -18,8 +18,13 @@ Leases are ranges of positions (psrv.cursor.base); (0, 0) is none. Nothing here 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from psrv.cursor.base import CursorError, CursorState, Range, first_chunk, make_state
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
 
 LEASES = 4
 """Chunks that a learner may hold at a time."""
@@ -39,7 +44,7 @@ _RECORDS, _STRIDE = 128, 16
 WORDS = _RECORDS + SLOTS * _STRIDE
 SIZE_BYTES = 8 * WORDS
 
-Record = Sequence[int]
+Record: TypeAlias = "Sequence[int]"
 """Owner (> 0; < 0 once it was found dead, or was expelled), chunks reported done, and LEASES ×
 (start, stop)."""
 
@@ -56,7 +61,7 @@ def _record_at(slot: int) -> int:
 def ranges(flat: Iterable[int]) -> Iterator[Range]:
     """Yield the leases in start, stop, start, stop, …, without the empty ones."""
     numbers = iter(flat)
-    return ((start, stop) for start, stop in zip(numbers, numbers, strict=True) if stop)
+    return ((start, stop) for start, stop in zip(numbers, numbers) if stop)
 
 
 class Table:

@@ -8,8 +8,12 @@ import ipaddress
 import socket
 import struct
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 _SIOCGIFADDR = 0x8915
 _NAME_BYTES, _REQUEST_BYTES = 16, 256
 _ADDRESS_AT = 20

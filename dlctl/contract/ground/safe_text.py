@@ -40,7 +40,7 @@ def lines_of(text: str) -> list[str]:
     A file's name or a line of a log may hold what `str.splitlines` takes for an end, such as `\x1c`
     or `\u2028`, and would forge a line.
     """
-    return text.removesuffix("\n").split("\n") if text else []
+    return without_suffix(text, "\n").split("\n") if text else []
 
 
 def cells_for(stream: TextIO, row: Iterable[Any]) -> list[Any]:
@@ -60,3 +60,13 @@ def has_credential(text: str) -> bool:
 def without_users(text: str) -> str:
     """Return a text without the users of URLs, and their passwords."""
     return _USER.sub("://", text)
+
+
+def without_prefix(text: str, prefix: str) -> str:
+    """Return what `str.removeprefix` does, which Python 3.8 lacks."""
+    return text[len(prefix) :] if text.startswith(prefix) else text
+
+
+def without_suffix(text: str, suffix: str) -> str:
+    """Return what `str.removesuffix` does, which Python 3.8 lacks."""
+    return text[: -len(suffix)] if suffix and text.endswith(suffix) else text

@@ -38,10 +38,8 @@ def whole_file(
     Args:
         mode: As `write_whole`; `tag` and `sync` are those of `whole_path`.
     """
-    with (
-        whole_path(path, tag=tag, sync=False) as temporary,
-        open(temporary, "xb", opener=partial(os.open, mode=mode)) as file,
-    ):
+    opener = partial(os.open, mode=mode)
+    with whole_path(path, tag=tag, sync=False) as new, open(new, "xb", opener=opener) as file:
         yield file
         if sync:
             file.flush()

@@ -12,8 +12,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import astuple, dataclass, field
+from typing import TYPE_CHECKING
 
+from dlctl.contract.ground.safe_text import without_suffix
 from dlctl.contract.metrics import NO_STEP, MetricsLine, parse_lines
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
 
 FROM_BYTES = 400_000
 """A smaller file of metrics has no bins: it is read whole."""
@@ -23,7 +29,7 @@ USUAL_BYTES, MOST_BYTES = 4 * 1024 * 1024, 32 * 1024 * 1024
 LEAST_LINES = 16
 """Lines of a stretch in a file that has just begun to have bins."""
 
-Series = tuple[str, str]
+Series: TypeAlias = "tuple[str, str]"
 """The group and the name of values."""
 
 
@@ -144,4 +150,4 @@ def decode(content: bytes) -> list[Stretch]:
 
 def bins_file(metrics_file: str) -> str:
     """Return the name of the file of bins beside a file of metrics."""
-    return f"{metrics_file.removesuffix('.jsonl')}.bins"
+    return f"{without_suffix(metrics_file, '.jsonl')}.bins"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.metrics import LEARNING_RATE, Source
 
 VALIDATED = ("validation", "test", "eval", "valid", "val")
@@ -51,7 +52,7 @@ def key_of(source: Source, learner: int, group: str, name: str) -> Key:
     if not group:
         for beginning, of in _GROUPS.items():
             if name.startswith(beginning) and len(name) > len(beginning):
-                return Key(source.value, learner, of, name.removeprefix(beginning))
+                return Key(source.value, learner, of, without_prefix(name, beginning))
     return Key(source.value, learner, group, name)
 
 

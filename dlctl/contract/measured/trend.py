@@ -55,5 +55,5 @@ def noise(values: Sequence[float]) -> float:
     """Return the standard deviation of the noise, from differences of neighbours, robustly."""
     if len(values) < 3:
         return 0.0
-    steps = [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
+    steps = [abs(b - a) for a, b in zip(values, values[1:])]
     return 1.4826 * median(steps) / math.sqrt(2)

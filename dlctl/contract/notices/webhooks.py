@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
+from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.notices.notice import (
     NOTICE_TIMEOUT_S,
     Notice,
@@ -140,7 +141,7 @@ def _key(secret: str) -> bytes:
         return b""
     key = b""
     with contextlib.suppress(ValueError):
-        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        key = base64.b64decode(without_prefix(secret, "whsec_"), validate=True)
     if len(key) not in _SECRET_BYTES:
         raise NotSent(
             "the secret is not whsec_ and 24 to 64 bytes in base64",

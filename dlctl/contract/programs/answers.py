@@ -50,7 +50,7 @@ def run(main: Callable[[list[str]], Any]) -> int:
 def _explained(error: Exception) -> HintedError:
     if isinstance(error, HintedError):
         return error
-    traceback.print_exception(error)
+    traceback.print_exception(type(error), error, error.__traceback__)
     message = (str(error).splitlines() or [""])[0][:300]
     return HintedError(f"{type(error).__name__}: {message}", hint="see the traceback above")
 

@@ -12,6 +12,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from dlctl.contract.ground.safe_text import without_prefix
+
 _OWN_LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
 _KNOWS = re.compile(
     r"\b(?:LEARNER_ID|NUM_LEARNERS|(?:LOCAL_|NODE_|GROUP_)?RANK|WORLD_SIZE|MASTER_ADDR|"
@@ -79,10 +81,10 @@ def _programs(command: str, code: Path) -> Iterator[Path]:
         words = shlex.split(command, comments=True)
     except ValueError:
         words = command.split()
-    for before, word in zip(["", *words], words, strict=False):
+    for before, word in zip(["", *words], words):
         name = f"{word.replace('.', '/')}.py" if before == "-m" else word.strip(";&|()")
         for prefix in ("$MODEL_DIR/", "${MODEL_DIR}/"):
-            name = name.removeprefix(prefix)
+            name = without_prefix(name, prefix)
         if name.endswith(_PROGRAMS) and not name.startswith("/") and (code / name).is_file():
             yield code / name
 

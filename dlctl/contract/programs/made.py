@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dlctl.contract import names
 from dlctl.contract.ground.amounts import counted, format_bytes
-from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.ground.safe_text import printable, without_prefix
 from dlctl.contract.names import CACHES
 from dlctl.contract.records import Amount, Made, OutputPlace
 from dlctl.contract.sent_files import SENT_INDEX, SentFile, changed_files, parse_index
@@ -71,7 +71,7 @@ def output_places(sizes: Mapping[str, int]) -> list[OutputPlace]:
         if path.endswith("/"):
             continue
         beside = BESIDE if path.startswith(BESIDE) else ""
-        top, slash, _ = path.removeprefix(beside).partition("/")
+        top, slash, _ = without_prefix(path, beside).partition("/")
         found.setdefault(beside + top + slash, []).append(size_bytes)
     places = [OutputPlace(top, len(each), sum(each)) for top, each in found.items()]
     places = [*closed, *sorted(places, key=lambda place: (-place.size_bytes, place.path))]
@@ -131,19 +131,20 @@ def _own_output(job_dir: Path, caches: Sequence[str], until: float) -> dict[str,
         _check(until)
         if times[file.path] > since:
             found += changed_files(code, [file])
-    return {path: sizes[path] for path in sorted(found)} | closed
+    return {**{path: sizes[path] for path in sorted(found)}, **closed}
 
 
 def look_at_made(job_dir: Path, caches: Sequence[str] = CACHES) -> Made | None:
     """Return what a training has made; None if the file system takes too long to tell."""
     until = time.monotonic() + _PATIENCE_S
     try:
-        output, amounts = _own_output(job_dir, caches, until), list[Amount]()
+        output = _own_output(job_dir, caches, until)
+        amounts: list[Amount] = []
         for folder in (names.RESULTS, names.CHECKPOINTS):
             files = dict(_files(job_dir / folder, until))
             sizes = [status.st_size for status in files.values() if status]
             amounts.append(Amount(len(sizes), sum(sizes)))
-            output |= {f"{BESIDE}{folder}/{path}": 0 for path in files if files[path] is None}
+            output.update((f"{BESIDE}{folder}/{path}", 0) for path in files if files[path] is None)
         results, checkpoints = amounts
         for path, status in _files(job_dir, until, caches, names.DLCTLS):
             output[BESIDE + path] = status.st_size if status else 0

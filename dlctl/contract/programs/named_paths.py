@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
-from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.ground.safe_text import printable, without_prefix, without_suffix
 from dlctl.contract.sent_files import BY_DLCTL, LeftOut
 
 _QUOTED = re.compile(r"""(["'])(.+?)\1""")
@@ -51,7 +51,7 @@ def missed(lines: Iterable[str], left_out: Iterable[LeftOut]) -> tuple[str, Left
     for line in filter(_MISSES.search, lines if known else ()):
         modules = list(imported_paths(line))
         for path in modules or named_paths(line):
-            places = {path, path.removesuffix(".py")} if modules else {path}
+            places = {path, without_suffix(path, ".py")} if modules else {path}
             for item in known:
                 if (item.has_modules or not modules) and any(lies_in(p, item) for p in places):
                     return path, item
@@ -67,7 +67,7 @@ def allowing_line(item: LeftOut) -> tuple[str, str]:
     """Return the file and the line in it that lets something be sent."""
     folder = item.rule.rpartition("/")[0]
     place = "" if not folder or folder.startswith("..") else f"{folder}/"
-    name = re.sub(r"([*?\[\\])", r"\\\1", item.path.removeprefix(place))
+    name = re.sub(r"([*?\[\\])", r"\\\1", without_prefix(item.path, place))
     return f"{place}.dlctlignore", f"!/{name}"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.names import CODE
 
 _HEADER = re.compile(
@@ -43,7 +44,7 @@ class Frame:
             return inside["rest"]
         if installed := _INSTALLED.fullmatch(self.path):
             return next(part for part in installed.groups() if part)
-        return self.path.removeprefix(_THIS_PACKAGE)
+        return without_prefix(self.path, _THIS_PACKAGE)
 
     @property
     def place(self) -> str:
@@ -79,7 +80,8 @@ class Traceback:
 
     def short(self) -> list[str]:
         """Return its lines from the user's first frame on, with those of packages counted only."""
-        theirs, skipped = _theirs(self.frames), list[Frame]()
+        theirs = _theirs(self.frames)
+        skipped: list[Frame] = []
         lines = [self.head, *self.counted]
         begun = not theirs
         for frame in self.frames:
@@ -117,7 +119,7 @@ class TracebackReader:
         if self._open is None:
             return self._begin(line)
         found = self._open
-        body = line.removeprefix(found.prefix)
+        body = without_prefix(line, found.prefix)
         if found.prefix and body == line:  # another process's line, or the end
             return [*self.rest(), *self._begin(line)]
         if body.startswith("  "):

@@ -66,7 +66,7 @@ class Curve:
         self.points.append((step, sum(self._waiting) / len(self._waiting)))
         self._waiting.clear()
         if len(self.points) > _MOST_POINTS:
-            pairs = zip(self.points[::2], self.points[1::2], strict=False)
+            pairs = zip(self.points[::2], self.points[1::2])
             self.points = [(b[0], (a[1] + b[1]) / 2) for a, b in pairs]
             self._each *= 2
 
