@@ -139,8 +139,8 @@ def _options() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Run one command."""
-    if sys.version_info < (3, 10):  # noqa: UP036 - the machine's Python is not ours to choose
-        return _refuse(f"{sys.executable} is Python {sys.version.split()[0]}, not 3.10 or newer")
+    if sys.version_info < (3, 8):  # noqa: UP036 - the machine's Python is not ours to choose
+        return _refuse(f"{sys.executable} is Python {sys.version.split()[0]}, not 3.8 or newer")
     options = _options().parse_args()
     return int(options.function(options))
 

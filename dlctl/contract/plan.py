@@ -410,6 +410,11 @@ class Plan:
     schema_version: int = SCHEMA_VERSION
 
     @property
+    def folders(self) -> list[str]:
+        """Return the folders that a container has to see."""
+        return [self.root, *(store.path for store in self.data_stores if store.path)]
+
+    @property
     def made_environment(self) -> Environment | None:
         """Return the environment that dlctl makes for the requirements, if there are any."""
         both = (self.learner_environment, self.environment)

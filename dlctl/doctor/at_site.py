@@ -50,11 +50,13 @@ def node_script(site: Site) -> str:
     head = {
         "root": site.root,
         "python": python_of(site) or "",
+        "container": "yes" if site.environment.container else "",
         "mpirun": site.launcher.executable or "mpirun",
         "own_pythons": " ".join(_own_pythons(site).values()),
     }
     lines = [f"{name}={shlex.quote(value)}" for name, value in head.items()]
-    functions = [shell_environment(site.environment), _own_environments(site)]
+    functions = [shell_environment(site.environment, [site.root]), _own_environments(site),
+                 site_template("host_python.sh")]  # fmt: skip
     return under_bash("\n".join([*lines, *functions, site_template("check.sh")]))
 
 
@@ -70,6 +72,7 @@ def check_environment(chain: Chain, site: Site, offer: Offer | None, transport: 
         return chain.add("environment", BROKEN, f"the site's own shell lines failed: {why}",
                          "check environment.setup in the site's file")  # fmt: skip
     check_root(chain, site, answers)
+    _container(chain, site, answers)
     _room(chain, site, answers)
     _python(chain, site, answers)
     _environments(chain, site, answers)
@@ -88,6 +91,22 @@ def check_root(chain: Chain, site: Site, answers: Answered) -> None:
     evidence += f", {format_bytes(int(kib) * 1024)} free"
     state = WARN if int(kib) * 1024 < _LITTLE_SPACE_BYTES else OK
     return chain.add("root", state, evidence, "make room, or set root to a larger file system")
+
+
+def _container(chain: Chain, site: Site, answers: Answered) -> None:
+    """Try whether the root can be written inside, and what the supervisor runs on outside."""
+    if not site.environment.container or "root" not in answers:
+        return None
+    words = " ".join(site.environment.container)
+    if "not-inside" in answers:
+        why = answers["not-inside"][0] or "no answer"
+        fix = f"let the container see {site.root}: an option --bind in environment.container"
+        return chain.add("container", BROKEN, f"{words}: {site.root}: {why}", fix)
+    if not (python := answers.get("host-python", [""])[0]):
+        fix = "load a module that has one: environment.modules of the site's file"
+        why = "there is no Python 3.8 or newer outside of it, which the supervisor needs"
+        return chain.add("container", BROKEN, f"{words}: {why}", fix)
+    return chain.add("container", OK, f"{words}: sees the root; outside: {python}")
 
 
 def _python(chain: Chain, site: Site, answers: Answered) -> None:

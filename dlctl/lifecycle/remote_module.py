@@ -36,6 +36,11 @@ class SiteRuntime:
     umask: str
     environment: Environment
 
+    @property
+    def folders(self) -> list[str]:
+        """Return the folders that a container has to see."""
+        return [self.root]
+
 
 def run_module(
     session: Session, plan: Plan | SiteRuntime, module: str, arguments: Sequence[str] = (), *,
@@ -80,9 +85,8 @@ def module_script(
         f"mark={mark}",
         f'node_module() {{ "$@" -m {shlex.join([module, *arguments])}; }}',
     ]
-    return under_bash(
-        "\n".join([*head, shell_environment(plan.environment), site_template("node_side.sh")])
-    )
+    environment = shell_environment(plan.environment, plan.folders)
+    return under_bash("\n".join([*head, environment, site_template("node_side.sh")]))
 
 
 class _Lines:

@@ -55,7 +55,8 @@ class Session:
 def open_session(site: Site, prompt: Prompt | None = None) -> Session:
     """Return the site's transport and scheduler; the transport connects at its first use."""
     settings = site.scheduler
-    python = site.environment.python
+    # The machine itself runs its queue, whatever a container has.
+    python = "python3" if site.environment.container else site.environment.python
     scheduler = make_scheduler(
         settings.kind,
         path=settings.path,

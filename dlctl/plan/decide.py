@@ -255,6 +255,12 @@ def _environment(manifest: Manifest, site: Site, identity: Identity, has_loop: b
     if has_loop and chosen is not None:
         return _with_requirements(manifest, site, replace(chosen, python=chosen.python or python))
     own = environment_of(settings, python)
+    if own.container and chosen is not None and chosen.container:
+        raise PlanError(
+            f"the environment {chosen.name} of the site {site.name} is a container, and no program "
+            "can enter it from the site's own container",
+            hint=f"remove environments.{chosen.name}.container, or environment.container",
+        )
     return own if chosen is not None else _with_requirements(manifest, site, own)
 
 
@@ -265,12 +271,12 @@ def _with_requirements(manifest: Manifest, site: Site, base: Environment) -> Env
         return base
     where = f"the environment {base.name} of the site {site.name}" if base.name else (
         f"the site {site.name}")  # fmt: skip
-    if base.container or not base.python:
-        what = "runs Python in a container" if base.container else "names no Python"
+    if not base.python:
         raise PlanError(
-            f"{where} {what}, to which `requirements` can't be added",
+            f"{where} names no Python, to which `requirements` can't be added",
             hint="if it has them, leave them out: --set requirements=[]",
         )
-    digest = hashlib.sha256("\0".join([base.python, *lines]).encode()).hexdigest()[:32]
+    made_of = [*base.container, base.python, *lines]
+    digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]
     own = f"{site.root}/{contract.ENVIRONMENTS}/{digest}"
     return replace(base, python=f"{own}/bin/python", site_python=base.python)

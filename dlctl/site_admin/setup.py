@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import SiteError
 from dlctl.package_data import data_path
-from dlctl.script_templates import set_up_lines
+from dlctl.script_templates import render_script, set_up_lines
 
 if TYPE_CHECKING:
     from dlctl import contract
@@ -84,15 +84,14 @@ def setup_script(site: Site) -> str:
     lines = [
         f"root={shlex.quote(site.root)}",
         f"asked={_digest(site, packages)}",
-        f"given={shlex.quote(python_of(site) or '')}",
+        f"given={shlex.quote(python_of(site) or '')} python={shlex.quote(python_of(site) or '')}",
         f"needed_kib={_NEEDED_KIB[wants_cuda(site)]}",
         f"container={'yes' if site.environment.container else ''}",
         f'packages() {{ "$@" {shlex.join(packages)}; }}',
         "pip_options() { " + " ".join(['"$@"', *map(shlex.quote, site.environment.pip)]) + "; }",
     ]
-    return under_bash(
-        "\n".join([*lines, shell_environment(site.environment), site_template("setup.sh")])
-    )
+    environment = shell_environment(site.environment, [site.root])
+    return under_bash("\n".join([*lines, environment, site_template("setup.sh")]))
 
 
 def under_bash(script: str) -> str:
@@ -102,14 +101,24 @@ def under_bash(script: str) -> str:
     return f"{choose}\nexec $shell /dev/fd/9 9<<'{end}' </dev/null\n{script}\n{end}\n"
 
 
-def shell_environment(settings: EnvironmentSettings | contract.Environment) -> str:
-    """Return shell functions: `site_environment` (what runs before a job) and `in_container`."""
+def shell_environment(
+    settings: EnvironmentSettings | contract.Environment, folders: Sequence[str]
+) -> str:
+    """Return shell functions: `site_environment` (what runs before a job) and `in_container`.
+
+    Args:
+        folders: What a container has to see. The functions need a variable `python`.
+    """
     lines = set_up_lines(settings).rstrip() or ":"
     container = " ".join([*map(shlex.quote, settings.container), '"$@"'])
     return (
         f"{site_template('environment.sh')}\nsite_environment() {{\n{lines}\n}}\n"
-        f"in_container() {{ {container}; }}"
+        f"in_container() {{\n{_binds(folders) if settings.container else ''}{container}; }}"
     )
+
+
+def _binds(folders: Sequence[str]) -> str:
+    return render_script("container.sh.j2", folders=folders)
 
 
 def wants_cuda(site: Site) -> bool:

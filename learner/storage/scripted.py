@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
 
+PYTHON_VARIABLE = "DLCTL_PYTHON"
+"""Names the Python with the packages of data stores; the job script sets it for a container's."""
 _POLL_S = 0.1
 _LEAVE_S = 3.0
 """How long a script may take to end when it is asked to."""
@@ -153,7 +155,7 @@ def _run(
     env.update((PREFIX + key.upper(), value) for key, value in settings.items())
     shared = {"ID": store.id, "DIR": str(folder), "PROGRESS": str(progress)}
     env.update((PREFIX + key, value) for key, value in {**shared, **own}.items())
-    env["DLCTL_PYTHON"] = sys.executable
+    env.setdefault(PYTHON_VARIABLE, sys.executable)
     script, log = (job_dir / at(store.position, name) for at in (store_script, store_log))
     news = _News(progress)
     for _ in range(_KILLED_RUNS):

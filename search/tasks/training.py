@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -95,7 +96,9 @@ class Training(BaseTask):
         _keep_checkpoints(folder, self.checkpoint.parent.name)
         common = contract.read_record(contract.Plan, self._search / names.TRIAL_PLAN)
         assert common is not None
-        plan = names.trial_plan(common, self._overrides, self._generation, str(folder))
+        # A worker runs where its Python is: in the site's container, if there is one.
+        outside = replace(common, environment=replace(common.environment, container=[]))
+        plan = names.trial_plan(outside, self._overrides, self._generation, str(folder))
         attempt = _ATTEMPT
         while (folder / contract.attempt_dir(attempt)).exists():
             attempt += 1

@@ -1,5 +1,5 @@
 # What a job would find on this site: `dlctl doctor` runs this after environment.sh.
-# dlctl prepends: root, python (or nothing), mpirun, own_pythons (of environments without a container), and
+# dlctl prepends: root, python (or nothing), container (yes, or nothing), mpirun, own_pythons (of environments without a container), and
 # `own_environments`, which tries the set-up of each. Each answer is one line `dlctl-KIND TEXT`.
 # shellcheck shell=sh disable=SC2154
 own_environments >/dev/null 2>&1
@@ -19,6 +19,11 @@ for each in $own_pythons; do
   [ -x "$each" ] || printf 'dlctl-absent %s\n' "$each" >&3
 done
 [ -n "$python" ] || exit 0
+if [ -n "$container" ]; then
+  printf 'dlctl-host-python %s\n' "$(host_python)" >&3
+  # shellcheck disable=SC2016
+  why=$(in_container sh -c 'true >"$0" && rm "$0"' "$probe" 2>&1 >/dev/null) || printf 'dlctl-not-inside %s\n' "$(printf %s "$why" | tail -n 1)" >&3
+fi
 in_container "$python" - 3>&1 >/dev/null 2>&1 <<'PYTHON' | sed 's/^/dlctl-/' >&3
 import glob, os, sys
 from importlib import import_module, metadata
