@@ -92,7 +92,7 @@ class Environment:
     setup: list[str] = field(default_factory=list)
     """Shell lines of the site, run as they are."""
     container: list[str] = field(default_factory=list)
-    """A prefix of every Python process, e.g. `apptainer exec image.sif`."""
+    """The prefix of preflight and learners, e.g. `apptainer exec image.sif`."""
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables of every job of the site."""
     site_python: str | None = None

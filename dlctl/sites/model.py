@@ -199,7 +199,7 @@ class EnvironmentSettings(_Settings):
     setup: list[str] = []
     """Shell lines, run as they are, after the modules."""
     container: Words = []
-    """A prefix of every Python process, e.g. `apptainer exec image.sif`."""
+    """The prefix of preflight and learners, e.g. `apptainer exec image.sif`."""
     variables: Annotated[dict[str, str], BeforeValidator(_texts)] = {}
     """Environment variables of every job. Never a secret."""
     pip: Words = []
