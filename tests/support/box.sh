@@ -25,8 +25,8 @@ for command in sbatch srun salloc squeue scancel scontrol sinfo sacct sattach; d
 done
 for each in /proc /sys /dev /tmp; do show "$each" "$each"; done
 for each in "$root"/tmp/pytest-of-*; do [ ! -d "$each" ] || mount -t tmpfs tmpfs "$each"; done
-mkdir -m 1777 "$root/run" "$root/var"
-ln -s ../tmp "$root/var/tmp"
+mkdir -p "$root/run" "$root/var"
+[ -e "$root/var/tmp" ] || ln -s ../tmp "$root/var/tmp"
 IFS=,
 for each in $APPTAINER_BIND; do show "${each%%:*}" "${each#*:}"; done
 unset IFS
