@@ -84,6 +84,7 @@ def module_script(
         f"site={shlex.quote(plan.site)}",
         f"mark={mark}",
         f'node_module() {{ "$@" -m {shlex.join([module, *arguments])}; }}',
+        site_template("host_python.sh"),
     ]
     environment = shell_environment(plan.environment, plan.folders)
     return under_bash("\n".join([*head, environment, site_template("node_side.sh")]))

@@ -164,6 +164,8 @@ def _go_on(session: Session, record: Record, observation: Observation) -> str:
     try:
         plan = read_newest(session.transport, record).plan
         arguments = [record.job_dir, str(record.attempt), word, job.reason if job else ""]
+        if plan.environment.container:  # in which there are no commands of Slurm
+            plan = replace(plan, environment=replace(plan.environment, container=[], python=""))
         run_module(session, plan, "learner.supervisor.takeover", arguments, timeout_s=300.0)
     except DlctlError as error:
         if isinstance(error, TransportError) and not isinstance(error, RemoteCommandError):
