@@ -10,6 +10,7 @@ from recorded_site import recorded
 from shell_check import check_script
 from wheels import make_node_python
 
+from dlctl.doctor import at_site
 from dlctl.doctor.at_site import check_at_site, check_environment, check_scheduler, node_script
 from dlctl.doctor.chain import Chain, Link
 from dlctl.doctor.examine import examine
@@ -18,6 +19,7 @@ from dlctl.errors import ConnectError, SiteError
 from dlctl.lifecycle.session import open_session
 from dlctl.site_admin.actions import add_site, parse_target
 from dlctl.site_admin.draft import make_site, site_text
+from dlctl.site_admin.setup import site_template
 from dlctl.sites.files import Partition, TransportSettings, load_site, parse_site
 from dlctl.transport.local import LocalTransport
 
@@ -170,6 +172,19 @@ def test_the_set_up_of_each_environment_is_tried(tmp_path):
         "broken", f"environment.setup failed on {os.uname().nodename}: `false` ended with exit "
         "code 1",
     )  # fmt: skip
+
+
+def test_a_container_must_see_the_root_and_leave_a_python_outside(tmp_path, monkeypatch):
+    def found(container):
+        return on_nodes(local(tmp_path / "r", more=f"  container: {container}\n"))["container"]
+
+    assert (found("env").state, found("env").evidence.split(":")[0]) == ("ok", "env")
+    blind = found("unshare --user --mount --map-root-user sh -c 'exit 7' --")
+    assert blind.state == "broken" and blind.fix.startswith(f"let the container see {tmp_path}/r:")
+    none = {"host_python.sh": "host_python() { return 1; }"}
+    monkeypatch.setattr(at_site, "site_template", lambda name: none.get(name) or site_template(name))
+    alone = found("env")
+    assert alone.state == "broken" and "no Python 3.8 or newer outside of it" in alone.evidence
 
 
 def test_few_inodes_and_the_quota_are_told(tmp_path, monkeypatch):
