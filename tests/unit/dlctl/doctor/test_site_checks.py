@@ -182,7 +182,7 @@ def test_a_container_must_see_the_root_and_leave_a_python_outside(tmp_path, monk
     blind = found("unshare --user --mount --map-root-user sh -c 'exit 7' --")
     assert blind.state == "broken" and blind.fix.startswith(f"let the container see {tmp_path}/r:")
     none = {"host_python.sh": "host_python() { return 1; }"}
-    monkeypatch.setattr(at_site, "site_template", lambda name: none.get(name) or site_template(name))
+    monkeypatch.setattr(at_site, "site_template", lambda n: none.get(n) or site_template(n))
     alone = found("env")
     assert alone.state == "broken" and "no Python 3.8 or newer outside of it" in alone.evidence
 
