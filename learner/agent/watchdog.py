@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,9 @@ EXPELLED_S = 0.5
 QUIET_S = 5.0
 """After this long without a report, a learner's rate of pushes is lowered. (A learner reports each
 push at once; of rapid pushes it skips some.)"""
+ENDED_TOO_S = 0.5
+"""How much later than its program a watchdog may get the SIGTERM with which the launcher ends both.
+"""
 LEFTOVER_S = 2.0
 """How long processes that the learner left behind may take to end after SIGTERM."""
 
@@ -126,6 +130,7 @@ class Watchdog:
         """Set once the launcher ends this process."""
         self.stop = Stop.NONE
         self.killed = False
+        self._has_ended = threading.Event()
         self.overdue = False
         """Whether a halted program was still running at the end of the grace period."""
         self._child: subprocess.Popen[bytes]
@@ -155,6 +160,7 @@ class Watchdog:
         self.heart.set(state=State.TRAINING, reason="")
         while (returncode := self._wait()) is None:
             self._tick()
+        self._note_end(returncode)
         self._end_leftovers()
         if companion is not None:
             companion.finish()
@@ -189,12 +195,33 @@ class Watchdog:
                 preexec_fn=_lead_group,  # `process_group=0` is new in Python 3.11
             )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+        threading.Thread(target=self._await_child, name="await the program", daemon=True).start()
+
+    def _await_child(self) -> None:
+        """Wake the watchdog at once: MPI may be about to kill it because of the program's end."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the main one's
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
+        self._has_ended.set()
 
     def _wait(self) -> int | None:
-        try:
-            return self._child.wait(timeout=TICK_S)
-        except subprocess.TimeoutExpired:
-            return None
+        self._has_ended.wait(TICK_S)
+        return self._child.poll()
+
+    def _note_end(self, returncode: int) -> None:
+        """Write how the program ended before anything else, and whether the launcher ended it.
+
+        The launcher sends SIGTERM to the program and to this process: the program may die first.
+        """
+        if self.stop is not Stop.NONE:
+            return
+        code, number = decode_exit(returncode, self.program.traits)
+        self.heart.set(exit_code=code, signal=number)
+        until = time.monotonic() + (ENDED_TOO_S if number == signal.SIGTERM else 0.0)
+        while not self.flag and time.monotonic() < until:
+            time.sleep(TICK_S / 10)
+        if self.flag:
+            self.stop = Stop.ENDED
 
     def _tick(self) -> None:
         processes.reap_orphans(self._child.pid)

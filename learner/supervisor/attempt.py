@@ -40,6 +40,9 @@ PREFLIGHT_VARIABLE = "DLCTL_PREFLIGHT_TIMEOUT_S"
 TICK_S = 0.25
 NO_LOSS: Mapping[int, str] = MappingProxyType({})
 _LATE_SIGNAL_S = 0.5
+LAUNCHERS_LINES = 400
+"""So many of the launcher's last lines are read: it prints one for each learner that ends, and the
+first of them counts."""
 OVERTIME_S = 15.0
 """How long after the grace period the watchdogs may take before the launcher is ended."""
 
@@ -234,7 +237,7 @@ class Supervisor:
         log = step_log(self.job_dir, self.attempt, "launcher")
         step = whole_step(self.plan, "learner.agent", self.job_dir, self.attempt, log)
         self._watch(step)
-        return self._conclude(step.exit_code, last_lines(log))
+        return self._conclude(step.exit_code, last_lines(log, LAUNCHERS_LINES))
 
     def _train_each(self) -> Outcome:
         """Train with a parameter server: each learner and each server runs in its own step."""

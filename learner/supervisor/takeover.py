@@ -30,10 +30,11 @@ from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import last_lines, write_patiently
 from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.starters import run_here
+from learner.supervisor.explanation import go_on, memory_hint
 from learner.supervisor.finish import say
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
-from learner.supervisor.verdict import decide, go_on, memory_hint
+from learner.supervisor.verdict import decide
 
 _ENDINGS = {
     "NODE_FAIL": (VerdictKind.NODE_LOST, "A node of the job was lost."),

@@ -6,6 +6,7 @@ job's code folder, or if no frame is there, files that belong to no installed pa
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -165,16 +166,23 @@ def last_chain(lines: list[str]) -> list[str]:
     A traceback whose exception Python ignored at the end of a process does not count. Without any
     traceback the answer is empty.
     """
+    return next(reversed(chains(lines)), [])
+
+
+def chains(lines: list[str]) -> list[list[str]]:
+    """Return the lines from each traceback to the next, together with those that led to it."""
     heads: list[int] = []
+    end = len(lines)
     for index, line in enumerate(lines):
         if _HEADER.match(line) is None:
             continue
         before = [other for other in lines[max(0, index - 3) : index] if other.strip()]
         if before and _IGNORED.search(before[-1]):
-            return lines[heads[-1] : index - 1] if heads else []
+            end = index - 1
+            break
         if not (heads and before and _CHAINED.search(before[-1])):
             heads.append(index)
-    return lines[heads[-1] :] if heads else []
+    return [lines[head:last] for head, last in itertools.pairwise([*heads, end])]
 
 
 def place_before(lines: list[str], line: str) -> str:
