@@ -352,11 +352,28 @@ def learner_statuses(
     session: Session, record: Record, plan: contract.Plan
 ) -> list[contract.Status]:
     """Return what each learner of the newest attempt last wrote about itself, by rank."""
-    names = [
-        contract.status_file(record.attempt, "learner", rank)
-        for rank in range(plan.resources.learners)
-    ]
-    paths = [f"{record.job_dir}/{name}" for name in names]
+    ranks = range(plan.resources.learners)
+    names = [contract.status_file(record.attempt, "learner", rank) for rank in ranks]
+    paths = [f"{record.job_dir}/{name}" for name in [contract.rulings_file(record.attempt), *names]]
     found = read_texts(session.transport, paths)
-    known = (contract.understood(contract.Status, found[path]) for path in paths)
-    return [status for status in known if status is not None]
+    ruled = contract.understood(contract.Rulings, found[paths[0]]) or contract.Rulings()
+    own = [contract.understood(contract.Status, found[path]) for path in paths[1:]]
+    known = [ruled.on("learner", rank, status) for rank, status in zip(ranks, own, strict=True)]
+    return closed_statuses(record, [status for status in known if status is not None])
+
+
+def closed_statuses(
+    record: Record, statuses: list[contract.Status], verdict: contract.Verdict | None = None
+) -> list[contract.Status]:
+    """Return the statuses of an attempt's processes; none is at work once it has ended.
+
+    A process that was killed with its watchdog, and maybe with its supervisor, can't say so.
+    """
+    if not record.state.final and verdict is None:
+        return statuses
+    evidence = verdict.evidence if verdict else None
+    blamed = (evidence.role, evidence.rank) if evidence else ("learner", 0)
+    is_known = evidence is not None or len(statuses) == 1
+    ended_in = verdict.state if verdict else record.state
+    failed = ended_in is State.FAILED and is_known
+    return [each.closed(failed=failed and (each.role, each.rank) == blamed) for each in statuses]

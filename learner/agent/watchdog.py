@@ -21,6 +21,8 @@ from typing import Any
 
 from dlctl.contract import State
 from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE, finite
+from dlctl.contract.programs.torchrun import first_failure, without_summary
+from dlctl.contract.programs.tracebacks import error_at_end
 from learner.agent.stacks import Stacks
 from learner.collect.companion import Companion
 from learner.errors import EXIT_HALTED
@@ -356,7 +358,7 @@ class Watchdog:
         words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
         progress, warning = self._progress()
         if state is State.COMPLETED:
-            reason = warning
+            reason = "; ".join(filter(None, (warning, self._unheeded_error())))
         if state is State.FAILED and is_full(self.heart.path.parent):
             # The program's own error message may not have fit into its log.
             words.append("dlctl: No space left on device: the job directory's disk is full")
@@ -371,6 +373,16 @@ class Watchdog:
         if state in (State.COMPLETED, State.HALTED):
             return 0
         return 128 + number if number else code or 1
+
+    def _unheeded_error(self) -> str:
+        """Return the error with which a program's log ends whose exit code does not tell of it."""
+        lines = [] if self.program.traits.is_our_loop else self._last_words()
+        error = error_at_end(without_summary(lines))
+        if not error and first_failure(lines) is None:
+            return ""
+        what = f"a traceback ({error})" if error else "a failure of torchrun"
+        rank = self.heart.status.rank
+        return f"but the log of learner {rank} ends with {what}"
 
     def _last_words(self) -> list[str]:
         lines = last_lines(self.program.log)

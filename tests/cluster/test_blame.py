@@ -31,6 +31,8 @@ ENDS = {
 }
 TIMES = {"network": 3, "network handles": 2}
 """How often what was a race is tried."""
+HANG = {("mpirun", "exception mpi")}
+"""mpi4py calls MPI_Finalize after the exception, which waits for the others."""
 MAY_STAY_UNKNOWN = ("3 mpi", "0 mpi", "kill mpi", "MPI_Abort mpi")
 """Slurm's PMIx may kill all watchdogs before one could note how its program ended."""
 
@@ -38,8 +40,9 @@ MAY_STAY_UNKNOWN = ("3 mpi", "0 mpi", "kill mpi", "MPI_Abort mpi")
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_the_learner_that_failed_first_is_blamed(dlctl, cluster_site, xdg, launcher):
     site = change_site(cluster_site, xdg.config, launcher={"kind": launcher})
+    rows = [how for how in ENDS if (launcher, how) not in HANG]
     sent = []
-    for how in ENDS:
+    for how in rows:
         for number in range(TIMES.get(how, 1)):
             folder = write_training(
                 dlctl.cwd / f"{how}-{number}".replace(" ", "-"),
@@ -49,7 +52,7 @@ def test_the_learner_that_failed_first_is_blamed(dlctl, cluster_site, xdg, launc
             sent.append((how, submit(dlctl, site, folder)))
     wrong, known = [], 0
     for how, training_id in sent:
-        wait_for_state(dlctl, training_id, "FAILED")
+        wait_for_state(dlctl, training_id, "FAILED", timeout_s=400)
         found = verdict(site.job_dir(training_id), 1)
         assert found is not None and found.evidence is not None
         kind, words = ENDS[how]

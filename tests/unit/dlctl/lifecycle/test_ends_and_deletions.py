@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import shutil
+from pathlib import Path
 
 import pytest
 from login_side import BadTransport, cancel, halt, look, run_everything, run_script, send
@@ -20,6 +21,8 @@ from dlctl.lifecycle import (
     resume,
 )
 from dlctl.lifecycle.orders import give_order, parse_settings
+from dlctl.lifecycle.watch import learner_statuses, read_plan
+from dlctl.outputs.insight import read_training_files
 from dlctl.script_templates import render_script
 from dlctl.transport.local import LocalTransport
 
@@ -196,3 +199,20 @@ def delete_if_it_can(scene, record):
 def test_no_order_makes_the_folder_of_a_deleted_training_anew(scene, act):
     for _ in each_call(scene, act, send, end_and_delete):
         assert not [*(scene.root / "jobs").iterdir()]
+
+
+@pytest.mark.parametrize("word", ["NODE_FAIL", "CANCELLED by 1000", "PENDING"])
+def test_no_learner_of_a_training_that_has_ended_trains_on(scene, word):
+    """Whoever reads it: the supervisor was killed, and nobody is left to correct the status."""
+    record = send(scene)
+    status = contract.Status("learner", 0, 1, State.TRAINING, host="n1")
+    path = Path(record.job_dir, contract.status_file(1, "learner", 0))
+    path.parent.mkdir(parents=True)
+    contract.write_whole(path, contract.to_json(status))
+    scene.scheduler.set_state(len(scene.scheduler.jobs()), word)
+    known = look(scene)
+    plan = read_plan(scene.session, known)
+    seen = [*read_training_files(scene.session, known).learners,
+            *learner_statuses(scene.session, known, plan)]  # fmt: skip
+    expected = {"NODE_FAIL": State.FAILED, "PENDING": State.TRAINING}.get(word, State.CANCELLED)
+    assert [each.state for each in seen] == [expected] * 2
