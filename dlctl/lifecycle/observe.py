@@ -296,14 +296,16 @@ def _between(record: Record, observation: Observation, verdict: Verdict, wall_s:
         return _in_state(record, wall_s, state, why, f"dlctl resume {record.training_id}")
     wait_s = action.not_before - observation.now
     when = f" in {wait_s:.0f} s" if wait_s >= 1 else ""
-    ended = f"attempt {verdict.attempt} ended: {_why(verdict)}"
+    ended, hint = f"attempt {verdict.attempt} ended: {_why(verdict)}", ""
     if (waits := observation.awaited) is not None:
         when = f" in job {waits.job_id}"
         if waits.reason:
-            when += f", which waits in the queue: {why_it_waits(waits.reason).sentence}"
+            known = why_it_waits(waits.reason)
+            when += f", which waits in the queue: {known.sentence}"
+            hint = known.todo.format(id=record.training_id, job=waits.job_id)
     return _in_state(
         record, wall_s, State.QUEUED,
-        f"attempt {action.attempt} starts{when} ({action.why}); {ended}",
+        f"attempt {action.attempt} starts{when} ({action.why}); {ended}", hint,
     )  # fmt: skip
 
 
@@ -424,6 +426,7 @@ _ENDINGS = {
     JobState.TIMEOUT: "the time limit ended the job before it could save",
     JobState.OUT_OF_MEMORY: "the job used more memory than it asked for",
     JobState.NODE_FAIL: "a node was lost",
+    JobState.DROPPED: "Slurm ended the job by itself, as after its controller has lost its state",
 }
 
 

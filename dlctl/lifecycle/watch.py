@@ -67,8 +67,9 @@ def refresh(
     if due:  # what follows may have begun
         known, observations = _look(session, known)
         known = [
-            replace(record, reason=f"{record.reason} ({problems[record.training_id]})")
-            if record.training_id in problems else record for record in known
+            replace(record, hint=why.hint or record.hint,
+                    reason=f"{record.reason} (it can't be continued from here: {why.message})")
+            if (why := problems.get(record.training_id)) else record for record in known
         ]  # fmt: skip
     known = [notices.due(old, new) for old, new in zip(given, known, strict=True)]
     if changed := [new for old, new in zip(given, known, strict=True) if new != old]:
@@ -151,13 +152,13 @@ def _newest(session: Session, records: list[Record]) -> dict[str, Record]:
     return known
 
 
-def _go_on(session: Session, record: Record, observation: Observation) -> str:
+def _go_on(session: Session, record: Record, observation: Observation) -> DlctlError | None:
     """Judge an attempt that nobody else judges, and begin the next if one follows.
 
     The decision is the node side's alone (`learner.lifecycle`): the same program runs where the
     transport's shell runs, and is told what the scheduler says of the end.
 
-    Returns why the site's login node could not do that; empty if it did.
+    Returns what kept the site's login node from that; None if it did it.
     """
     job = observation.history or observation.job
     word = job.state.value if job else ""
@@ -168,8 +169,8 @@ def _go_on(session: Session, record: Record, observation: Observation) -> str:
     except DlctlError as error:
         if isinstance(error, TransportError) and not isinstance(error, RemoteCommandError):
             raise  # the site can't be reached, which says nothing about the training
-        return f"it can't be continued from here: {error.message}"
-    return ""
+        return error
+    return None
 
 
 def _paths(records: Iterable[Record]) -> list[str]:

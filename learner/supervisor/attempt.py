@@ -22,7 +22,7 @@ from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
 from learner.lifecycle.history import halting_s
-from learner.supervisor.finish import any_checkpoints, left_undone, reserve_file, say
+from learner.supervisor.finish import any_checkpoints, left_undone, load_rest, reserve_file, say
 from learner.supervisor.oversight.guards import Overseer, guarded
 from learner.supervisor.oversight.hang import HangCheck, SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
@@ -236,6 +236,7 @@ class Supervisor:
             return self._train_each()
         log = step_log(self.job_dir, self.attempt, "launcher")
         step = whole_step(self.plan, "learner.agent", self.job_dir, self.attempt, log)
+        load_rest(self.plan)
         self._watch(step)
         return self._conclude(step.exit_code, last_lines(log, LAUNCHERS_LINES))
 
@@ -247,6 +248,7 @@ class Supervisor:
 
         nodes = Nodes(self._hosts, batch_system(self.plan).left_hosts)
         group = WorkerGroup(self.plan, self.job_dir, self._known, nodes, say)
+        load_rest(self.plan)
         with contextlib.closing(group):
             self._watch(group, group.poll)
         return self._conclude(group.exit_code, group.words(), group.lost, group.failure)
