@@ -29,7 +29,7 @@ from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 from learner.job.directives import POLL_S, STACKS, Outside, is_gone, is_there
 from learner.job.metrics import finished_file
-from learner.job.status import UNFINISHED, UNSAVED, Heartbeat, last_lines
+from learner.job.status import UNFINISHED, UNHEEDED, UNSAVED, Heartbeat, last_lines
 from learner.system import processes
 from learner.system.files import Reserve, is_full
 from learner.system.signals import HaltFlag
@@ -358,7 +358,7 @@ class Watchdog:
         words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
         progress, warning = self._progress()
         if state is State.COMPLETED:
-            reason = "; ".join(filter(None, (warning, self._unheeded_error())))
+            reason = "; ".join(filter(None, (self._unheeded_error(), warning)))
         if state is State.FAILED and is_full(self.heart.path.parent):
             # The program's own error message may not have fit into its log.
             words.append("dlctl: No space left on device: the job directory's disk is full")
@@ -382,7 +382,7 @@ class Watchdog:
             return ""
         what = f"a traceback ({error})" if error else "a failure of torchrun"
         rank = self.heart.status.rank
-        return f"but the log of learner {rank} ends with {what}"
+        return f"{UNHEEDED} {rank} ends with {what}"
 
     def _last_words(self) -> list[str]:
         lines = last_lines(self.program.log)

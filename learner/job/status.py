@@ -135,6 +135,9 @@ def patiently(action: Callable[[], T], patience_s: float) -> T:
 UNFINISHED = "ended before the training loop had finished"
 """The user's code, or something else, ended the process with exit code 0."""
 
+UNHEEDED = "but the log of learner"
+"""The beginning of a reason: a program has failed in spite of exit code 0."""
+
 UNSAVED = "did not save its state within the grace period and was killed"
 """The learner was asked to save and stop, and was still running after the grace period."""
 
