@@ -29,7 +29,7 @@ from learner.job.outcome import (
     says_full,
     says_lost,
 )
-from learner.job.status import LAST_LINES, UNSAVED, has_saved
+from learner.job.status import LAST_LINES, UNHEEDED, UNSAVED, has_saved
 from learner.supervisor.culprit import Ends, Standing, Suspect, launchers_order, standing
 from learner.supervisor.explanation import (
     evidence_of,
@@ -55,7 +55,9 @@ def decide(plan: Plan, observed: Observed) -> Outcome:
         return observed.failure
     if complete and all(state is State.COMPLETED for state in states):
         learners = _how_many(len(states), plan)
-        warning = next((f"; {s.reason}" for s in observed.statuses if s.reason), "")
+        warnings = [status.reason for status in observed.statuses if status.reason]
+        warning = min(warnings, key=lambda text: not text.startswith(UNHEEDED), default="")
+        warning = f"; {warning}" if warning else ""
         warning += f"; {observed.undone}" if observed.undone else ""
         reason = f"{learners} ended with exit code 0{warning}{_describe_lost(observed.lost)}."
         return Outcome(State.COMPLETED, VerdictKind.NONE, reason)
