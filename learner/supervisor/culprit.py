@@ -117,7 +117,7 @@ class Ends:
         others for a while only.
         """
         launcher = LAUNCHERS[plan.launch.kind]
-        if plan.framework.has_loop or not launcher.starts_mpi:
+        if plan.framework.has_loop or plan.launch.step_per_learner or not launcher.starts_mpi:
             return None
         both = zip(self.statuses, self.reported, strict=True)
         done = [(end, own) for end, own in both if end.state is State.COMPLETED]

@@ -63,15 +63,15 @@ class Rule:
     hint: str
     sentence: str = ""
     """Printed before the line; empty if the line speaks for itself."""
-    after: re.Pattern[str] | None = None
-    """A line that must have come before; the line alone does not mean this."""
+    beside: re.Pattern[str] | None = None
+    """A line that must be there, too, before or after; the line alone does not mean this."""
 
 
 def _rule(
-    pattern: str, places: Place, kind: VerdictKind, hint: str, sentence: str = "", after: str = ""
+    pattern: str, places: Place, kind: VerdictKind, hint: str, sentence: str = "", beside: str = ""
 ) -> Rule:
-    before = re.compile(after) if after else None
-    return Rule(re.compile(pattern), places, kind, hint, sentence, before)
+    other = re.compile(beside) if beside else None
+    return Rule(re.compile(pattern), places, kind, hint, sentence, other)
 
 
 LEARNER, LAUNCHER, JOB = Place
@@ -218,10 +218,11 @@ RULES = (
         "Another job took the port: submit again.",
     ),
     _rule(
-        r"MPI_ERR_(?:INTERN|UNKNOWN|OTHER)\b", LEARNER, KIND.NETWORK,
+        r"MPI_ERR_(?:INTERN|UNKNOWN|OTHER)\b|Unable to find reachable pairing"
+        r"|MPI process is unreachable", LEARNER, KIND.NETWORK,
         "Name the network of the nodes in `environment.variables` of the site file, such as "
         "OMPI_MCA_btl_tcp_if_include: eth0, then resume: dlctl resume {id}",
-        after=r"Unable to find reachable pairing|unable to reach each other for",
+        beside=r"Unable to find reachable pairing|unable to reach each other for|is unreachable",
     ),
     _rule(
         r"Connection (?:reset|closed|aborted) by |Connection (?:refused|timed out)"
@@ -311,7 +312,7 @@ def first_match(place: Place, lines: Iterable[str]) -> tuple[Rule, str] | None:
     if place is Place.LEARNER and (chain := last_chain(newest_first[::-1])):
         last_error = chain[::-1]
     for rule in rules_for(place):
-        if rule.after is not None and not any(map(rule.after.search, newest_first)):
+        if rule.beside is not None and not any(map(rule.beside.search, newest_first)):
             continue
         for line in newest_first if rule.kind in _TOLD_BEFORE else last_error:
             if rule.pattern.search(line):
