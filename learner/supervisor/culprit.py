@@ -119,12 +119,12 @@ class Ends:
         launcher = LAUNCHERS[plan.launch.kind]
         if plan.framework.has_loop or plan.launch.step_per_learner or not launcher.starts_mpi:
             return None
-        both = zip(self.statuses, self.reported, strict=True)
-        done = [(end, own) for end, own in both if end.state is State.COMPLETED]
-        at_once = [end for end, own in done if not own.state.final]
+        done = [each for each in self.statuses if each.state is State.COMPLETED]
+        told = {each.rank for each in self.reported if each.state.final}
+        at_once = [each for each in done if each.rank not in told]
         lost = any(each.exit_code == LOST_OTHERS for each in self.statuses)
         is_cause = bool(at_once) or lost or any(map(launcher.ends_the_rest, words))
-        early = at_once or [end for end, _ in done]
+        early = at_once or done
         return min(early, key=lambda each: each.heartbeat_at) if early and is_cause else None
 
     def _place(self, status: Status) -> float:

@@ -212,7 +212,7 @@ def _user_mistake(lines: list[str]) -> tuple[str, str] | None:
     for index in range(len(lines) - 1, 0, -1):
         if lines[index].strip().startswith("HINT:"):
             message = _OUR_ERROR.sub("", lines[index - 1].strip())
-            return message, lines[index].strip().removeprefix("HINT:").strip()
+            return message, lines[index].strip()[len("HINT:") :].strip()
     return None
 
 

@@ -101,7 +101,7 @@ def load_rest(plan: Plan) -> None:
         path = importlib.import_module(room).__path__
         for module in pkgutil.walk_packages(path, f"{room}."):
             if not module.name.endswith("__main__"):
-                with contextlib.suppress(ImportError):  # of a store that this training lacks
+                with contextlib.suppress(ImportError):  # what this training, or the host, lacks
                     importlib.import_module(module.name)
 
 

@@ -94,7 +94,8 @@ class Launcher:
 
     def ends(self, words: Sequence[str]) -> list[int]:
         """Return the ranks in the order in which the launcher saw their processes end badly."""
-        pattern, stop, found = self.end, self.stop, list[int]()
+        pattern, stop = self.end, self.stop
+        found: list[int] = []
         if pattern is not None:
             before = itertools.takewhile(lambda line: not (stop and stop.search(line)), words)
             for match in filter(None, map(pattern.search, before)):

@@ -6,7 +6,6 @@ job's code folder, or if no frame is there, files that belong to no installed pa
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -194,7 +193,8 @@ def chains(lines: list[str]) -> list[list[str]]:
             break
         if not (heads and before and _CHAINED.search(before[-1])):
             heads.append(index)
-    return [lines[head:last] for head, last in itertools.pairwise([*heads, end])]
+    ends = [*heads[1:], end]
+    return [lines[head : ends[n]] for n, head in enumerate(heads)]
 
 
 def place_before(lines: list[str], line: str) -> str:
