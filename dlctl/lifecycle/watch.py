@@ -372,9 +372,12 @@ def closed_statuses(
     """
     if not record.state.final and verdict is None:
         return statuses
-    evidence = verdict.evidence if verdict else None
-    blamed = (evidence.role, evidence.rank) if evidence else ("learner", 0)
-    is_known = evidence is not None or len(statuses) == 1
-    ended_in = verdict.state if verdict else record.state
-    failed = ended_in is State.FAILED and is_known
-    return [each.closed(failed=failed and (each.role, each.rank) == blamed) for each in statuses]
+    state, evidence = (verdict.state, verdict.evidence) if verdict else (record.state, None)
+    if evidence is None or not evidence.role:  # nobody is to blame, except of one the only one
+        failed = state is State.FAILED and len(statuses) == 1
+        return [each.closed(failed=failed and each.role == "learner") for each in statuses]
+    return [
+        each.closed(failed=(state, each.role, each.rank)
+                    == (State.FAILED, evidence.role, evidence.rank))
+        for each in statuses
+    ]  # fmt: skip

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from dlctl.lifecycle import (
     resume,
 )
 from dlctl.lifecycle.orders import give_order, parse_settings
-from dlctl.lifecycle.watch import learner_statuses, read_plan
+from dlctl.lifecycle.watch import closed_statuses, learner_statuses, read_plan
 from dlctl.outputs.insight import read_training_files
 from dlctl.script_templates import render_script
 from dlctl.transport.local import LocalTransport
@@ -199,6 +200,19 @@ def delete_if_it_can(scene, record):
 def test_no_order_makes_the_folder_of_a_deleted_training_anew(scene, act):
     for _ in each_call(scene, act, send, end_and_delete):
         assert not [*(scene.root / "jobs").iterdir()]
+
+
+@pytest.mark.parametrize(("blamed", "states"), [
+    (contract.Evidence("learner", 1), [State.CANCELLED, State.FAILED]),
+    (contract.Evidence(scheduler_state="NODE_FAIL"), [State.CANCELLED, State.CANCELLED]),
+])  # fmt: skip
+def test_of_several_learners_the_one_to_blame_has_failed(scene, blamed, states):
+    record = replace(send(scene), state=State.FAILED)
+    ran = [contract.Status("learner", rank, 1, State.TRAINING) for rank in (0, 1)]
+    verdict = contract.Verdict(1, "7", State.FAILED, "why", evidence=blamed)
+    assert [each.state for each in closed_statuses(record, ran, verdict)] == states
+    alone = contract.Verdict(1, "7", State.FAILED, "why", evidence=contract.Evidence())
+    assert closed_statuses(record, ran[:1], alone)[0].state is State.FAILED
 
 
 @pytest.mark.parametrize("word", ["NODE_FAIL", "CANCELLED by 1000", "PENDING"])
