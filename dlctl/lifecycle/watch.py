@@ -256,12 +256,15 @@ def _observations(
 def _add_history(
     session: Session, records: list[Record], observations: dict[str, Observation]
 ) -> None:
-    """Ask the accounting about jobs that have no verdict and are not in the queue."""
+    """Ask the accounting about jobs that are not in the queue, though they should be.
+
+    They have no verdict, or were to start the next attempt.
+    """
     lost = {
         record.training_id: look.claim or record.job_id
         for record in records
-        if not (look := observations[record.training_id]).verdict and not look.job
-        and look.queue_answered
+        if (not (look := observations[record.training_id]).verdict or look.is_requeued)
+        and not look.job and look.queue_answered
     }  # fmt: skip
     lost = {training_id: job_id for training_id, job_id in lost.items() if job_id}
     script = session.scheduler.history_script(sorted(lost.values())) if lost else None

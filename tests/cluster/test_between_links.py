@@ -99,7 +99,8 @@ def test_a_requeue_by_an_administrator_is_no_failure(dlctl, cluster, start):
     assert verdict(job_dir, 1).kind == "preempted"
 
 
-def test_a_job_that_somebody_requeues_and_holds_stays_held(dlctl, cluster, start):
+@pytest.mark.parametrize("then", ["release", "scancel"])
+def test_a_job_that_somebody_requeues_and_holds_stays_held(dlctl, cluster, start, then):
     """A job beside it would get around an administrator's hold."""
     training_id, job_dir = start(130, 600, retries=0)
     wait_until((job_dir / "checkpoints/count-0").exists, 60)
@@ -114,6 +115,13 @@ def test_a_job_that_somebody_requeues_and_holds_stays_held(dlctl, cluster, start
     assert who in known["reason"], known
     assert f"scontrol release {job_id}" in known["hint"]
     assert jobs_of(cluster, training_id) == {job_id}
+    if then == "scancel":
+        cluster.exec("scancel", job_id)
+        wait_until(lambda: jobs_of(cluster, training_id) == {job_id}, 60)
+        ended = wait_for_state(dlctl, training_id, "CANCELLED")
+        assert "the job that was to start attempt 2 was cancelled" in ended["reason"]
+        assert not (job_dir / contract.submit_begin(2)).exists()
+        return
     cluster.exec("scontrol", "release", job_id)
     assert wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=200)["attempt"] == 2
     assert (job_dir / contract.claim(2)).read_text().strip() == job_id
