@@ -123,7 +123,8 @@ class Ends:
         told = {each.rank for each in self.reported if each.state.final}
         at_once = [each for each in done if each.rank not in told]
         lost = any(each.exit_code == LOST_OTHERS for each in self.statuses)
-        is_cause = bool(at_once) or lost or any(map(launcher.ends_the_rest, words))
+        by_mpi = lost and any(map(launcher.stops, words))
+        is_cause = bool(at_once) or by_mpi or any(map(launcher.ends_the_rest, words))
         early = at_once or done
         return min(early, key=lambda each: each.heartbeat_at) if early and is_cause else None
 

@@ -94,16 +94,20 @@ class Launcher:
 
     def ends(self, words: Sequence[str]) -> list[int]:
         """Return the ranks in the order in which the launcher saw their processes end badly."""
-        pattern, stop = self.end, self.stop
+        pattern = self.end
         found: list[int] = []
         if pattern is not None:
-            before = itertools.takewhile(lambda line: not (stop and stop.search(line)), words)
+            before = itertools.takewhile(lambda line: not self.stops(line), words)
             for match in filter(None, map(pattern.search, before)):
                 given = (
                     text for name, text in match.groupdict().items() if text and "rank" in name
                 )
                 found += [rank for text in given for rank in _numbers(text)]
         return list(dict.fromkeys(found))
+
+    def stops(self, line: str) -> bool:
+        """Return whether from this line on the launcher, or MPI, only ends the others."""
+        return self.stop is not None and self.stop.search(line) is not None
 
     def ends_the_rest(self, line: str) -> bool:
         """Return whether a line says that one end with exit code 0 has ended the others."""

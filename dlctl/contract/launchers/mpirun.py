@@ -31,6 +31,7 @@ class Mpirun(Launcher):
         r"|noticed that process rank (?P<rank_of_signal>\d+) |^= *RANK (?P<rank_of_hydra>\d+) PID "
     )
     """Open MPI and Intel MPI name only the first; MPICH names its process id."""
+    stop = re.compile(r"MPI_ERRORS_ARE_FATAL")
     rest = re.compile(r"^improperly\.|exiting improperly|exited without calling \"finalize")
 
     def argv(self, request: LaunchRequest) -> list[str]:

@@ -245,7 +245,7 @@ WAITED = ["srun: First task exited 5s ago", "srun: StepId=1.1 task 0: running",
 
 @pytest.mark.parametrize(("launcher", "victim", "said"), [
     ("Open MPI 5", VICTIMS["MPI ended it"], FATAL),
-    ("srun", VICTIMS["MPI ended it"], []),
+    ("srun", VICTIMS["MPI ended it"], STEP_KILLED),
     ("srun", VICTIMS["its watchdog got SIGTERM first"], WAITED),
 ])  # fmt: skip
 def test_a_learner_that_left_early_is_blamed_if_its_launcher_ended_the_others(
@@ -254,6 +254,12 @@ def test_a_learner_that_left_early_is_blamed_if_its_launcher_ended_the_others(
     outcome = judge(plan, launcher, 1, EARLY, victim, 9.0, said)
     assert (outcome.kind, outcome.evidence.rank) == (K.USER_ERROR, 1)
     assert "Learner 1 on n2 ended with exit code 0 before the others" in outcome.reason
+
+
+def test_a_program_may_end_with_mpis_exit_code_itself(plan):
+    outcome = judge(plan, "srun", 1, EARLY, VICTIMS["MPI ended it"], 9.0, [])
+    assert (outcome.kind, outcome.evidence.rank) == (K.USER_ERROR, 0)
+    assert "Learner 0 on n1 failed with exit code 14" in outcome.reason
 
 
 def test_who_had_ended_before_is_said_of_a_lost_connection(plan):
