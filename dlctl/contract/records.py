@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dlctl.contract.lifecycle import Action
 from dlctl.contract.measured.past import Past
@@ -47,6 +47,19 @@ class Status:
     progressed_at: float = 0.0
     """When the learner last reported progress: a step, or a batch of the validation."""
     schema_version: int = SCHEMA_VERSION
+
+    def closed(self, *, failed: bool) -> Status:
+        """Return the status once the attempt has ended: nobody is still at work then.
+
+        Args:
+            failed: whether the attempt failed because of this process.
+        """
+        if self.state.final:
+            return self
+        state, reason = State.CANCELLED, "ended with the others"
+        if failed:
+            state, reason = State.FAILED, "killed from outside"
+        return replace(self, state=state, reason=reason)
 
 
 @dataclass(frozen=True)

@@ -67,16 +67,26 @@ class Observation:
     @property
     def awaited(self) -> Job | None:
         """Return the job in the queue that is to start the next attempt."""
+        return self.job if self.is_requeued and self.job and not self.job.state.final else None
+
+    @property
+    def is_requeued(self) -> bool:
+        """Return whether the job of this attempt is to start the next one, too."""
         action = self.verdict.action if self.verdict else None
-        is_requeued = action is not None and action.starter == contract.StarterKind.REQUEUE
-        return self.job if is_requeued and self.job and not self.job.state.final else None
+        return action is not None and action.starter == contract.StarterKind.REQUEUE
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Return whether a person has cancelled the job that was to start the next attempt."""
+        job = self.job or self.history
+        return self.is_requeued and job is not None and job.state is JobState.CANCELLED
 
 
 def is_due(record: Record, observation: Observation) -> bool:
     """Return whether the login side has to see to the next attempt: nobody else does."""
     if observation.next_begun or observation.cancel_asked or observation.halt_asked:
         return False
-    if not observation.exists or observation.awaited is not None:
+    if not observation.exists or observation.awaited or observation.is_withdrawn:
         return False
     verdict = observation.verdict
     if verdict and verdict.action is None:  # of a node that outlived the supervisor's
@@ -294,16 +304,23 @@ def _between(record: Record, observation: Observation, verdict: Verdict, wall_s:
         state = State.CANCELLED if observation.cancel_asked else State.HALTED
         why = f"{state.lower()} after attempt {verdict.attempt}: {_why(verdict)}"
         return _in_state(record, wall_s, state, why, f"dlctl resume {record.training_id}")
+    if observation.is_withdrawn:
+        why = f"the job that was to start attempt {action.attempt} was cancelled, but not by this "
+        why += f"dlctl; attempt {verdict.attempt} ended: {_why(verdict)}"
+        return _in_state(record, wall_s, State.CANCELLED, why,
+                         f"dlctl resume {record.training_id}")  # fmt: skip
     wait_s = action.not_before - observation.now
     when = f" in {wait_s:.0f} s" if wait_s >= 1 else ""
-    ended = f"attempt {verdict.attempt} ended: {_why(verdict)}"
+    ended, hint = f"attempt {verdict.attempt} ended: {_why(verdict)}", ""
     if (waits := observation.awaited) is not None:
         when = f" in job {waits.job_id}"
         if waits.reason:
-            when += f", which waits in the queue: {why_it_waits(waits.reason).sentence}"
+            known = why_it_waits(waits.reason)
+            when += f", which waits in the queue: {known.sentence}"
+            hint = known.todo.format(id=record.training_id, job=waits.job_id)
     return _in_state(
         record, wall_s, State.QUEUED,
-        f"attempt {action.attempt} starts{when} ({action.why}); {ended}",
+        f"attempt {action.attempt} starts{when} ({action.why}); {ended}", hint,
     )  # fmt: skip
 
 
@@ -424,6 +441,7 @@ _ENDINGS = {
     JobState.TIMEOUT: "the time limit ended the job before it could save",
     JobState.OUT_OF_MEMORY: "the job used more memory than it asked for",
     JobState.NODE_FAIL: "a node was lost",
+    JobState.DROPPED: "Slurm ended the job by itself, as after its controller has lost its state",
 }
 
 

@@ -67,8 +67,9 @@ def refresh(
     if due:  # what follows may have begun
         known, observations = _look(session, known)
         known = [
-            replace(record, reason=f"{record.reason} ({problems[record.training_id]})")
-            if record.training_id in problems else record for record in known
+            replace(record, hint=why.hint or record.hint,
+                    reason=f"{record.reason} (it can't be continued from here: {why.message})")
+            if (why := problems.get(record.training_id)) else record for record in known
         ]  # fmt: skip
     known = [notices.due(old, new) for old, new in zip(given, known, strict=True)]
     if changed := [new for old, new in zip(given, known, strict=True) if new != old]:
@@ -151,13 +152,13 @@ def _newest(session: Session, records: list[Record]) -> dict[str, Record]:
     return known
 
 
-def _go_on(session: Session, record: Record, observation: Observation) -> str:
+def _go_on(session: Session, record: Record, observation: Observation) -> DlctlError | None:
     """Judge an attempt that nobody else judges, and begin the next if one follows.
 
     The decision is the node side's alone (`learner.lifecycle`): the same program runs where the
     transport's shell runs, and is told what the scheduler says of the end.
 
-    Returns why the site's login node could not do that; empty if it did.
+    Returns what kept the site's login node from that; None if it did it.
     """
     job = observation.history or observation.job
     word = job.state.value if job else ""
@@ -170,8 +171,8 @@ def _go_on(session: Session, record: Record, observation: Observation) -> str:
     except DlctlError as error:
         if isinstance(error, TransportError) and not isinstance(error, RemoteCommandError):
             raise  # the site can't be reached, which says nothing about the training
-        return f"it can't be continued from here: {error.message}"
-    return ""
+        return error
+    return None
 
 
 def _paths(records: Iterable[Record]) -> list[str]:
@@ -257,12 +258,15 @@ def _observations(
 def _add_history(
     session: Session, records: list[Record], observations: dict[str, Observation]
 ) -> None:
-    """Ask the accounting about jobs that have no verdict and are not in the queue."""
+    """Ask the accounting about jobs that are not in the queue, though they should be.
+
+    They have no verdict, or were to start the next attempt.
+    """
     lost = {
         record.training_id: look.claim or record.job_id
         for record in records
-        if not (look := observations[record.training_id]).verdict and not look.job
-        and look.queue_answered
+        if (not (look := observations[record.training_id]).verdict or look.is_requeued)
+        and not look.job and look.queue_answered
     }  # fmt: skip
     lost = {training_id: job_id for training_id, job_id in lost.items() if job_id}
     script = session.scheduler.history_script(sorted(lost.values())) if lost else None
@@ -354,11 +358,31 @@ def learner_statuses(
     session: Session, record: Record, plan: contract.Plan
 ) -> list[contract.Status]:
     """Return what each learner of the newest attempt last wrote about itself, by rank."""
-    names = [
-        contract.status_file(record.attempt, "learner", rank)
-        for rank in range(plan.resources.learners)
-    ]
-    paths = [f"{record.job_dir}/{name}" for name in names]
+    ranks = range(plan.resources.learners)
+    names = [contract.status_file(record.attempt, "learner", rank) for rank in ranks]
+    paths = [f"{record.job_dir}/{name}" for name in [contract.rulings_file(record.attempt), *names]]
     found = read_texts(session.transport, paths)
-    known = (contract.understood(contract.Status, found[path]) for path in paths)
-    return [status for status in known if status is not None]
+    ruled = contract.understood(contract.Rulings, found[paths[0]]) or contract.Rulings()
+    own = [contract.understood(contract.Status, found[path]) for path in paths[1:]]
+    known = [ruled.on("learner", rank, status) for rank, status in zip(ranks, own, strict=True)]
+    return closed_statuses(record, [status for status in known if status is not None])
+
+
+def closed_statuses(
+    record: Record, statuses: list[contract.Status], verdict: contract.Verdict | None = None
+) -> list[contract.Status]:
+    """Return the statuses of an attempt's processes; none is at work once it has ended.
+
+    A process that was killed with its watchdog, and maybe with its supervisor, can't say so.
+    """
+    if not record.state.final and verdict is None:
+        return statuses
+    state, evidence = (verdict.state, verdict.evidence) if verdict else (record.state, None)
+    if evidence is None or not evidence.role:  # nobody is to blame, except of one the only one
+        failed = state is State.FAILED and len(statuses) == 1
+        return [each.closed(failed=failed and each.role == "learner") for each in statuses]
+    return [
+        each.closed(failed=(state, each.role, each.rank)
+                    == (State.FAILED, evidence.role, evidence.rank))
+        for each in statuses
+    ]  # fmt: skip

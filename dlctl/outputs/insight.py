@@ -13,7 +13,7 @@ from dlctl.contract.metrics import EventKind, finite
 from dlctl.files.small_files import read_texts
 from dlctl.lifecycle.orders import Ordered, given_orders
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.watch import last_lines
+from dlctl.lifecycle.watch import closed_statuses, last_lines
 from dlctl.outputs.checkpoints import Checkpoint
 from dlctl.record import Record
 from dlctl.request.attempts import read_all
@@ -154,11 +154,12 @@ def read_training_files(session: Session, record: Record) -> TrainingFiles:
     texts = read_texts(session.transport, [f"{record.job_dir}/{name}" for name in names])
     verdict, homes, rulings, *statuses = (texts[f"{record.job_dir}/{name}"] for name in names)
     ruled = understood(contract.Rulings, rulings) or contract.Rulings()
+    judged = understood(contract.Verdict, verdict)
 
     def known(role: str, files: list[bytes | None]) -> list[contract.Status]:
         own = (understood(contract.Status, text) for text in files)
         found = (ruled.on(role, rank, status) for rank, status in enumerate(own))
-        return [status for status in found if status is not None]
+        return closed_statuses(record, [each for each in found if each is not None], judged)
 
     # A plan is taken over by the attempts after it, until one gets other code.
     attempts = [
@@ -168,7 +169,7 @@ def read_training_files(session: Session, record: Record) -> TrainingFiles:
     ]  # fmt: skip
     is_unexplained = record.state is State.FAILED and not verdict
     return TrainingFiles(
-        plan, attempts, understood(contract.Verdict, verdict),
+        plan, attempts, judged,
         known("learner", statuses[: len(learners)]), known("server", statuses[len(learners) :]),
         understood(contract.Homes, homes),
         last_lines(session, [record])[0] if is_unexplained else [], given_orders(session, record),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from dlctl.contract import Plan
+from dlctl.contract.programs import slurm_words
 from dlctl.scheduler.offer import Answers, Offer
 
 
@@ -29,6 +30,9 @@ class JobState(enum.Enum):
     NODE_FAIL = "NODE_FAIL"
     PREEMPTED = "PREEMPTED"
     CANCELLED = "CANCELLED"
+    """By a person."""
+    DROPPED = slurm_words.DROPPED
+    """By Slurm itself, as after its controller has lost its state."""
     UNKNOWN = "UNKNOWN"
     """A word that this version does not know; never taken for an end."""
 
@@ -40,7 +44,7 @@ class JobState(enum.Enum):
 
 _FINAL = {
     JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY,
-    JobState.NODE_FAIL, JobState.PREEMPTED, JobState.CANCELLED,
+    JobState.NODE_FAIL, JobState.PREEMPTED, JobState.CANCELLED, JobState.DROPPED,
 }  # fmt: skip
 
 

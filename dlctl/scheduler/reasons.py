@@ -100,7 +100,9 @@ _WORDS: dict[str, Why] = {
     "OutOfMemory": Why("its last run was out of memory"),
     "launch failed requeued held": Why(
         "it could not be launched on a node, and is held", _RELEASE, never=True),
-    "job requeued in held state": Why("it was requeued, and is held", _RELEASE, never=True),
+    "job requeued in held state": Why(
+        "you or an administrator had it requeued, and hold it", f"{_RELEASE}, or {_ASK}",
+        never=True),
     "user env retrieval failed requeued held": Why(
         "a node could not get your environment, and the job is held", _RELEASE, never=True),
     "Nodes required for job are DOWN": Why(

@@ -16,7 +16,7 @@ from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from dlctl.errors import SchedulerUnavailable, SubmitRejected, SubmitUnknown
 from dlctl.package_data import data_path
 from dlctl.scheduler import slurm_answers
-from dlctl.scheduler.base import Job, Scheduler, Usage
+from dlctl.scheduler.base import Job, JobState, Scheduler, Usage
 from dlctl.scheduler.rows import RECORD, UNIT, job_state, parse_rows, plain, unavailable
 from dlctl.scheduler.sbatch import sbatch_options, where
 
@@ -254,9 +254,9 @@ done
             if len(cells) != HISTORY_FIELDS.count(",") + 1 or not cells[0][:1].isdecimal():
                 continue  # a banner, or a name with a newline, which is not one of our jobs
             job_id, name, word, exit_text, nodes, submitted, started = cells
-            job = Job(
-                job_id, name, job_state(word), word.strip(), nodes=plain(nodes), exit_code=exit_text
-            )
+            # Who cancelled is always told: `CANCELLED by 1000`.
+            state = JobState.DROPPED if word.strip() == "CANCELLED" else job_state(word)
+            job = Job(job_id, name, state, word.strip(), nodes=plain(nodes), exit_code=exit_text)
             order = (plain(submitted), plain(started))  # ISO 8601: text order is time order
             if job_id not in newest or order >= newest[job_id][0]:
                 newest[job_id] = (order, job)

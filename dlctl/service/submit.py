@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.contract.programs.lone_program import saves_beside_itself, warn_if_alone
+from dlctl.contract.programs.pipes import warn_if_piped
 from dlctl.data import refuse_wrong_stores
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record.batches import Key
@@ -127,8 +128,9 @@ def tell_plan(plan: Plan, manifest: Path, model: str | None, tell: Tell) -> None
         tell.note(f"starts from {plan.weights.path} of {plan.weights.model}")
     _say_where_files_will_be(plan, manifest, model, tell)
     if not model:
-        folder = manifest.resolve().parent
-        tell.warn(warn_if_alone(plan.framework.command, plan.resources.learners, folder))
+        folder, command = manifest.resolve().parent, plan.framework.command
+        tell.warn(warn_if_alone(command, plan.resources.learners, folder))
+        tell.warn(warn_if_piped(command, folder))
 
 
 def _say_where_files_will_be(plan: Plan, manifest: Path, model: str | None, tell: Tell) -> None:

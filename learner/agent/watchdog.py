@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +21,15 @@ from typing import Any
 
 from dlctl.contract import State
 from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE, finite
+from dlctl.contract.programs.torchrun import first_failure, without_summary
+from dlctl.contract.programs.tracebacks import error_at_end
 from learner.agent.stacks import Stacks
 from learner.collect.companion import Companion
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 from learner.job.directives import POLL_S, STACKS, Outside, is_gone, is_there
 from learner.job.metrics import finished_file
-from learner.job.status import UNFINISHED, UNSAVED, Heartbeat, last_lines
+from learner.job.status import UNFINISHED, UNHEEDED, UNSAVED, Heartbeat, last_lines
 from learner.system import processes
 from learner.system.files import Reserve, is_full
 from learner.system.signals import HaltFlag
@@ -39,6 +42,9 @@ EXPELLED_S = 0.5
 QUIET_S = 5.0
 """After this long without a report, a learner's rate of pushes is lowered. (A learner reports each
 push at once; of rapid pushes it skips some.)"""
+ENDED_TOO_S = 0.5
+"""How much later than its program a watchdog may get the SIGTERM with which the launcher ends both.
+"""
 LEFTOVER_S = 2.0
 """How long processes that the learner left behind may take to end after SIGTERM."""
 
@@ -126,6 +132,7 @@ class Watchdog:
         """Set once the launcher ends this process."""
         self.stop = Stop.NONE
         self.killed = False
+        self._has_ended = threading.Event()
         self.overdue = False
         """Whether a halted program was still running at the end of the grace period."""
         self._child: subprocess.Popen[bytes]
@@ -155,6 +162,7 @@ class Watchdog:
         self.heart.set(state=State.TRAINING, reason="")
         while (returncode := self._wait()) is None:
             self._tick()
+        self._note_end(returncode)
         self._end_leftovers()
         if companion is not None:
             companion.finish()
@@ -189,12 +197,33 @@ class Watchdog:
                 preexec_fn=_lead_group,  # `process_group=0` is new in Python 3.11
             )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+        threading.Thread(target=self._await_child, name="await the program", daemon=True).start()
+
+    def _await_child(self) -> None:
+        """Wake the watchdog at once: MPI may be about to kill it because of the program's end."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the main one's
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
+        self._has_ended.set()
 
     def _wait(self) -> int | None:
-        try:
-            return self._child.wait(timeout=TICK_S)
-        except subprocess.TimeoutExpired:
-            return None
+        self._has_ended.wait(TICK_S)
+        return self._child.poll()
+
+    def _note_end(self, returncode: int) -> None:
+        """Write how the program ended before anything else, and whether the launcher ended it.
+
+        The launcher sends SIGTERM to the program and to this process: the program may die first.
+        """
+        if self.stop is not Stop.NONE:
+            return
+        code, number = decode_exit(returncode, self.program.traits)
+        self.heart.set(exit_code=code, signal=number)
+        until = time.monotonic() + (ENDED_TOO_S if number == signal.SIGTERM else 0.0)
+        while not self.flag and time.monotonic() < until:
+            time.sleep(TICK_S / 10)
+        if self.flag:
+            self.stop = Stop.ENDED
 
     def _tick(self) -> None:
         processes.reap_orphans(self._child.pid)
@@ -329,7 +358,7 @@ class Watchdog:
         words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
         progress, warning = self._progress()
         if state is State.COMPLETED:
-            reason = warning
+            reason = "; ".join(filter(None, (self._unheeded_error(), warning)))
         if state is State.FAILED and is_full(self.heart.path.parent):
             # The program's own error message may not have fit into its log.
             words.append("dlctl: No space left on device: the job directory's disk is full")
@@ -344,6 +373,16 @@ class Watchdog:
         if state in (State.COMPLETED, State.HALTED):
             return 0
         return 128 + number if number else code or 1
+
+    def _unheeded_error(self) -> str:
+        """Return the error with which a program's log ends whose exit code does not tell of it."""
+        lines = [] if self.program.traits.is_our_loop else self._last_words()
+        error = error_at_end(without_summary(lines))
+        if not error and first_failure(lines) is None:
+            return ""
+        what = f"a traceback ({error})" if error else "a failure of torchrun"
+        rank = self.heart.status.rank
+        return f"{UNHEEDED} {rank} ends with {what}"
 
     def _last_words(self) -> list[str]:
         lines = last_lines(self.program.log)

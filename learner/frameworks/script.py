@@ -20,6 +20,7 @@ from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.launchers import Ranks
 from dlctl.contract.programs.lone_program import warn_if_alone
 from dlctl.contract.programs.options import as_options
+from dlctl.contract.programs.pipes import warn_if_piped
 from learner.errors import EXIT_HALTED, Mistake
 from learner.frameworks.base import FrameworkRunner, Traits
 from learner.job.environment import PROGRESS_FILE, service_variables
@@ -63,10 +64,12 @@ class UserCommand(FrameworkRunner):
         env.pop("PYTHONSAFEPATH", None)
 
     def warning(self, plan: Plan, job_dir: Path) -> str:
-        """Return why the learners seem to train alone, if they do."""
-        framework, learners = plan.framework, plan.resources.learners
+        """Return why the learners seem to train alone, and where a failure would get lost."""
+        framework, code = plan.framework, job_dir / contract.CODE
         command = framework.command or f"python {shlex.quote(str(framework.job))}"
-        return warn_if_alone(command, learners, job_dir / contract.CODE)
+        found = (warn_if_alone(command, plan.resources.learners, code),
+                 warn_if_piped(command, code))  # fmt: skip
+        return "; ".join(filter(None, found))
 
     def visible_gpus(self) -> int:
         """Return the number of devices that the environment or /dev names."""

@@ -43,9 +43,21 @@ def read_plan(directory: Path, attempt: int) -> contract.Plan:
     if plan is None:
         raise SiteFault(
             f"There is no {contract.plan_file(attempt)} in the job directory {str(directory)!r}.",
-            hint="Check that the site's root folder is on a file system that all nodes share.",
+            hint="Check that all nodes share the site's root folder. If a purge of old files has "
+            f"removed it, send the folder again: dlctl resume --code {directory.name}",
         )
     return plan
+
+
+def plan_left(directory: Path, attempt: int) -> contract.Plan:
+    """Return the plan of an attempt that has ended; if a purge has removed it, one before it.
+
+    Raises:
+        SiteFault: there is none.
+    """
+    numbers = range(attempt, 0, -1)
+    left = (n for n in numbers if (directory / contract.plan_file(n)).exists())
+    return read_plan(directory, next(left, attempt))
 
 
 def _job() -> tuple[Path, int] | None:

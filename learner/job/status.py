@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dlctl.contract import State, Status, note_line, status_file, times_file, to_json, write_whole
+from dlctl.contract.programs.mpi_words import without_frames
+from dlctl.contract.programs.torchrun import summarize
 from dlctl.contract.programs.tracebacks import shorten
 from learner.job.batch import node_name
 
@@ -102,7 +104,7 @@ def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]
     except OSError:
         return []
     lines = [line.rstrip() for line in text.splitlines()]
-    return [line[:2000] for line in shorten(lines) if line][-count:]
+    return [line[:2000] for line in summarize(shorten(without_frames(lines))) if line][-count:]
 
 
 def write_patiently(path: Path, content: str, patience_s: float = 30.0) -> bool:
@@ -132,6 +134,9 @@ def patiently(action: Callable[[], T], patience_s: float) -> T:
 
 UNFINISHED = "ended before the training loop had finished"
 """The user's code, or something else, ended the process with exit code 0."""
+
+UNHEEDED = "but the log of learner"
+"""The beginning of a reason: a program has failed in spite of exit code 0."""
 
 UNSAVED = "did not save its state within the grace period and was killed"
 """The learner was asked to save and stop, and was still running after the grace period."""

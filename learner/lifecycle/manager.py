@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dlctl.contract import Plan, StarterKind, Verdict, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
-from learner.job.batch import UNEXPLAINED, Silent, batch_system, own_job_id
-from learner.job.context import read_plan
+from learner.job.batch import REQUEUED, UNEXPLAINED, Silent, batch_system, own_job_id
+from learner.job.context import plan_left
 from learner.job.status import patiently
 from learner.lifecycle import history, policy
 from learner.lifecycle.next_attempt import (
@@ -75,6 +75,7 @@ def conclude(
         own_job_id(verdict.job_id) if in_job else verdict.job_id, _end(left_s), in_job, is_fresh,
         tuple(verdict.bad_hosts), has_fewer=fewer is not None,
         nodes_are_fine=_nodes_are_fine(plan, verdicts) and not is_fresh and fewer is None,
+        is_in_queue=in_job and not is_fresh and _is_in_queue(verdict),
     )  # fmt: skip
     return _chosen(verdict, following, candidates(following))
 
@@ -88,6 +89,10 @@ def _chosen(
 
 def _end(left_s: float | None) -> float | None:
     return None if left_s is None else time.time() + left_s
+
+
+def _is_in_queue(verdict: Verdict) -> bool:
+    return verdict.evidence is not None and verdict.evidence.scheduler_state == REQUEUED
 
 
 def _nodes_are_fine(plan: Plan, verdicts: list[Verdict]) -> bool:
@@ -118,7 +123,7 @@ def _rehearsed(
 def _whole(job_dir: Path, plan: Plan) -> Plan:
     """Return the plan with all learners, for an attempt with an allocation of its own."""
     attempt = plan.lifecycle.whole_attempt if plan.lifecycle else None
-    return plan if attempt is None else read_plan(job_dir, attempt)
+    return plan if attempt is None else plan_left(job_dir, attempt)
 
 
 def follow(
@@ -153,8 +158,9 @@ def _start(
         say("The next dlctl command that looks at the training starts it.")
         return False
     if starter is StarterKind.REQUEUE:
-        if why_not := batch_system(following.plan).requeue():
-            raise CanNotStart(why_not)
+        asked = "" if following.is_in_queue else batch_system(following.plan).requeue()
+        if asked:
+            raise CanNotStart(asked)
         say("This job is in the queue again, and starts it.")
         return False
     runs_here = starter is StarterKind.IN_ALLOCATION

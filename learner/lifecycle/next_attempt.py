@@ -58,11 +58,14 @@ def begin(job_dir: Path, attempt: int, plan: Plan, action: Action) -> bool:
     sent = here / f".sent.{uuid.uuid4().hex}"
     sent.mkdir(parents=True)
     try:
-        shutil.copy(job_dir / contract.manifest_file(attempt), sent / contract.MANIFEST)
-        script = (job_dir / contract.script_file(attempt)).read_text()
-        wait_s = action.not_before - time.time()
-        script = batch_system(plan).script_of(script, plan, wait_s)
-        contract.write_whole(sent / contract.SCRIPT, script)
+        # A purge may have removed them while the job waited; one that runs here needs neither.
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(job_dir / contract.manifest_file(attempt), sent / contract.MANIFEST)
+        with contextlib.suppress(FileNotFoundError):
+            script = (job_dir / contract.script_file(attempt)).read_text()
+            wait_s = action.not_before - time.time()
+            script = batch_system(plan).script_of(script, plan, wait_s)
+            contract.write_whole(sent / contract.SCRIPT, script)
         contract.write_whole(sent / contract.PLAN, to_json(plan))
         token = f"{contract.token(plan.training_id, number)}\n"
         if not create_once(job_dir / contract.submit_begin(number), token):

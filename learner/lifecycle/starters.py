@@ -22,7 +22,7 @@ from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from learner.errors import UserFault
 from learner.job.batch import batch_system, own_job_id
 from learner.job.context import CHECKED_VARIABLE, ENDS_AT_VARIABLE
-from learner.job.directives import is_there
+from learner.job.directives import is_gone, is_there
 
 MAY_LACK_NODES = {VerdictKind.NODE_LOST, VerdictKind.SCHEDULER, VerdictKind.UNKNOWN}
 """Slurm may have taken a node from the job before any other sign of its loss."""
@@ -69,6 +69,8 @@ class Following:
     """Whether the plan is for the nodes that are left, after the job has lost some."""
     nodes_are_fine: bool = False
     """Whether the attempt had trained, and only a process has died: no node needs a check."""
+    is_in_queue: bool = False
+    """Whether the scheduler has put the job back into its queue, where somebody may hold it."""
     starters: Sequence[StarterKind] = ()
     """Who can start it, the first choice first."""
 
@@ -88,6 +90,8 @@ def candidates(following: Following) -> list[StarterKind]:
     """Return who can start the next attempt, the first choice first; the client always can."""
     plan, kinds = following.plan, StarterKind
     allowed = [kinds(name) for name in (plan.lifecycle.starters if plan.lifecycle else [])]
+    if following.is_in_queue:  # a job beside it would get around a hold, and train twice
+        return [kinds.REQUEUE, kinds.CLIENT]
     if not following.in_job:  # a login node, which may submit whatever the nodes may
         allowed = [kinds.JOB]
     elif following.is_fresh:  # the job was given its nodes for this
@@ -101,6 +105,8 @@ def _against_this_allocation(following: Following) -> str:
     stays = following.is_fresh or following.has_fewer
     if not following.in_job:
         return "the job has ended"
+    if gone := _runtime_is_gone(following):
+        return gone
     if following.kind in _NOT_HERE and not stays:
         return "the scheduler ends the job"
     avoids = following.kind in _OTHER_NODES or following.bad_hosts
@@ -122,9 +128,19 @@ def _against_a_new_job(following: Following) -> str:
         return "the job ends before the attempt may begin"
     if waits and not following.in_job and begins_at > time.time() + _SPARE_S:
         return "nobody waits here until the attempt may begin"
-    if not is_there(following.job_dir / contract.SUBMIT_NEXT):
-        return f"there is no {contract.SUBMIT_NEXT} in the job directory"
+    if gone := _runtime_is_gone(following):
+        return gone
+    for name in (contract.SUBMIT_NEXT, contract.script_file(following.ended)):
+        if not is_there(following.job_dir / name):
+            return f"there is no {name} in the job directory"
     return ""
+
+
+def _runtime_is_gone(following: Following) -> str:
+    """Return that another attempt would find no program of dlctl; the login side sends it again."""
+    runtime = Path(following.plan.runtime_dir)
+    gone = is_gone(runtime / "learner" / "supervisor" / "__main__.py")
+    return f"the runtime {runtime} is gone" if gone else ""
 
 
 def _against_requeue(following: Following) -> str:

@@ -22,7 +22,7 @@ from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
 from learner.lifecycle.history import halting_s
-from learner.supervisor.finish import any_checkpoints, left_undone, reserve_file, say
+from learner.supervisor.finish import any_checkpoints, left_undone, load_rest, reserve_file, say
 from learner.supervisor.oversight.guards import Overseer, guarded
 from learner.supervisor.oversight.hang import HangCheck, SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
@@ -40,6 +40,9 @@ PREFLIGHT_VARIABLE = "DLCTL_PREFLIGHT_TIMEOUT_S"
 TICK_S = 0.25
 NO_LOSS: Mapping[int, str] = MappingProxyType({})
 _LATE_SIGNAL_S = 0.5
+LAUNCHERS_LINES = 400
+"""So many of the launcher's last lines are read: it prints one for each learner that ends, and the
+first of them counts."""
 OVERTIME_S = 15.0
 """How long after the grace period the watchdogs may take before the launcher is ended."""
 
@@ -233,8 +236,9 @@ class Supervisor:
             return self._train_each()
         log = step_log(self.job_dir, self.attempt, "launcher")
         step = whole_step(self.plan, "learner.agent", self.job_dir, self.attempt, log)
+        load_rest(self.plan)
         self._watch(step)
-        return self._conclude(step.exit_code, last_lines(log))
+        return self._conclude(step.exit_code, last_lines(log, LAUNCHERS_LINES))
 
     def _train_each(self) -> Outcome:
         """Train with a parameter server: each learner and each server runs in its own step."""
@@ -244,6 +248,7 @@ class Supervisor:
 
         nodes = Nodes(self._hosts, batch_system(self.plan).left_hosts)
         group = WorkerGroup(self.plan, self.job_dir, self._known, nodes, say)
+        load_rest(self.plan)
         with contextlib.closing(group):
             self._watch(group, group.poll)
         return self._conclude(group.exit_code, group.words(), group.lost, group.failure)

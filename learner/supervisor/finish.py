@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
+import pkgutil
 import time
 import traceback
 from pathlib import Path
@@ -90,6 +92,17 @@ def _print_last_lines(job_dir: Path, verdict: Verdict, *, names_log: bool) -> No
 def reserve_file(job_dir: Path, attempt: int) -> Path:
     """Return the file that keeps space for the verdict."""
     return job_dir / contract.attempt_dir(attempt) / ".reserve"
+
+
+def load_rest(plan: Plan) -> None:
+    """Import now what the end of an attempt needs: its files may be purged while it trains."""
+    rooms = ["learner.supervisor", *["learner.storage"] * bool(plan.data_stores)]
+    for room in rooms:
+        path = importlib.import_module(room).__path__
+        for module in pkgutil.walk_packages(path, f"{room}."):
+            if not module.name.endswith("__main__"):
+                with contextlib.suppress(ImportError):  # what this training, or the host, lacks
+                    importlib.import_module(module.name)
 
 
 def any_checkpoints(job_dir: Path) -> bool:

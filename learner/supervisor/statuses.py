@@ -6,13 +6,11 @@ Every status file has one writer, its process. The supervisor's rulings have a f
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlctl.contract import (
     Rulings,
-    State,
     Status,
     readable_record,
     rulings_file,
@@ -74,14 +72,10 @@ class Statuses:
 
     def close(self, learners: int, failed_rank: int | None) -> None:
         """Presume the ends of learners whose watchdogs were killed before they could write them."""
-        ended = []
-        for status in self.learners(learners):
-            if status.state.final:
-                continue
-            state, reason = State.CANCELLED, "ended with the others"
-            if status.rank == failed_rank:
-                state, reason = State.FAILED, "killed from outside"
-            ended.append(dataclasses.replace(status, state=state, reason=reason))
+        ended = [
+            status.closed(failed=status.rank == failed_rank)
+            for status in self.learners(learners) if not status.state.final
+        ]  # fmt: skip
         if ended:
             self.presume(*ended)
         self.retry()

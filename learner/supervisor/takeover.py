@@ -21,19 +21,21 @@ from dlctl import contract
 from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictKind, to_json
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.programs import answers
+from dlctl.contract.programs.slurm_words import DROPPED
 from dlctl.contract.programs.verdict_rules import explain
 from learner.job.batch import batch_system
-from learner.job.context import job_id, read_plan
+from learner.job.context import job_id, plan_left
 from learner.job.directives import is_there
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import last_lines, write_patiently
 from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.starters import run_here
+from learner.supervisor.explanation import go_on, memory_hint
 from learner.supervisor.finish import say
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
-from learner.supervisor.verdict import decide, go_on, memory_hint
+from learner.supervisor.verdict import decide
 
 _ENDINGS = {
     "NODE_FAIL": (VerdictKind.NODE_LOST, "A node of the job was lost."),
@@ -41,6 +43,10 @@ _ENDINGS = {
     "PREEMPTED": (VerdictKind.PREEMPTED, "The job was preempted before all was saved."),
     "OUT_OF_MEMORY": (
         VerdictKind.OUT_OF_MEMORY, "The job used more memory than it asked for.",
+    ),
+    DROPPED: (
+        VerdictKind.SCHEDULER,
+        "Slurm ended the job by itself, as after its controller has lost its state.",
     ),
     "CANCELLED": (VerdictKind.CANCELLED, "The job was cancelled, but not by dlctl."),
 }  # fmt: skip
@@ -97,8 +103,10 @@ def _by_the_scheduler(plan: Plan, word: str, *, sure: bool = False) -> Outcome |
     if word not in _ENDINGS:
         return None
     kind, reason = _ENDINGS[word]
+    if sure and word in ("CANCELLED", DROPPED):
+        return None
     if kind is VerdictKind.CANCELLED:
-        return None if sure else Outcome(State.CANCELLED, kind, reason)
+        return Outcome(State.CANCELLED, kind, reason)
     return failed(kind, reason, go_on(plan))
 
 
@@ -127,7 +135,7 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
 
     Returns the job's exit code if nothing follows; else the next attempt runs in this process.
     """
-    plan = read_plan(job_dir, attempt)
+    plan = plan_left(job_dir, attempt)
     path = job_dir / contract.verdict_file(attempt)
     verdict = contract.read_record(Verdict, path)
     if verdict is None:
@@ -166,7 +174,7 @@ def _say(log: TextIO, text: str) -> None:
 def main(arguments: list[str]) -> Any:
     """Do what is left to do; return the verdict's action."""
     job_dir, attempt, word = Path(arguments[0]), int(arguments[1]), arguments[2]
-    plan = read_plan(job_dir, attempt)
+    plan = plan_left(job_dir, attempt)
     path = job_dir / contract.verdict_file(attempt)
     known = contract.read_record(Verdict, path)
     is_new = known is None

@@ -99,6 +99,73 @@ def test_a_requeue_by_an_administrator_is_no_failure(dlctl, cluster, start):
     assert verdict(job_dir, 1).kind == "preempted"
 
 
+@pytest.mark.parametrize("then", ["release", "scancel"])
+def test_a_job_that_somebody_requeues_and_holds_stays_held(dlctl, cluster, start, then):
+    """A job beside it would get around an administrator's hold."""
+    training_id, job_dir = start(130, 600, retries=0)
+    wait_until((job_dir / "checkpoints/count-0").exists, 60)
+    job_id = (job_dir / contract.claim(1)).read_text().strip()
+    cluster.exec("scontrol", "requeuehold", job_id)
+    wait_until(lambda: verdict(job_dir, 1), 60)
+    state = "PENDING job requeued in held state"
+    wait_until(lambda: cluster.user("squeue", "-h", "-j", job_id, "-o", "%T %r").strip() == state)
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert known["state"] == "QUEUED"
+    who = f"in job {job_id}, which waits in the queue: you or an administrator had it requeued"
+    assert who in known["reason"], known
+    assert f"scontrol release {job_id}" in known["hint"]
+    assert jobs_of(cluster, training_id) == {job_id}
+    if then == "scancel":
+        cluster.exec("scancel", job_id)
+        wait_until(lambda: jobs_of(cluster, training_id) == {job_id}, 60)
+        ended = wait_for_state(dlctl, training_id, "CANCELLED")
+        assert "the job that was to start attempt 2 was cancelled" in ended["reason"]
+        assert not (job_dir / contract.submit_begin(2)).exists()
+        return
+    cluster.exec("scontrol", "release", job_id)
+    assert wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=200)["attempt"] == 2
+    assert (job_dir / contract.claim(2)).read_text().strip() == job_id
+
+
+@pytest.mark.parametrize(("holder", "why", "todo"), [
+    ("exec", "an administrator holds it", "ask the site's administrators"),
+    ("user", "you, or a program of yours, holds it", "scontrol release"),
+])  # fmt: skip
+def test_who_holds_a_job_that_waits_is_said(dlctl, cluster, cluster_site, holder, why, todo):
+    folder = write_counter(dlctl.cwd, 5)
+    cluster.user("sbatch", "-N4", "-c2", "--wrap", "sleep 60")
+    training_id = submit(dlctl, cluster_site, folder)
+    getattr(cluster, holder)("scontrol", "hold", dlctl.record(training_id).job_id)
+    wait_until(lambda: why in dlctl("status", training_id, "--json").json["reason"], 60)
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert (known["state"], todo in known["hint"]) == ("PENDING", True), known
+    dlctl("cancel", training_id, ok=True)
+
+
+@pytest.mark.long  # it takes a minute until nobody believes in the silent supervisor
+def test_a_controller_that_has_lost_its_state_ends_no_training(dlctl, cluster, start):
+    """Slurm knows the job no more; the accounting calls it CANCELLED, by nobody."""
+    training_id, job_dir = start(150, 600, retries=2)
+    wait_until((job_dir / "checkpoints/count-0").exists, 60)
+    job_id = (job_dir / contract.claim(1)).read_text().strip()
+    path = job_dir / contract.status_file(1, "supervisor", 0)
+    node = int(contract.read_record(contract.Status, path).host.removeprefix("n"))
+    config = cluster.exec("scontrol", "show", "config")
+    folder = next(line.split("=")[1].strip() for line in config.splitlines()
+                  if line.startswith("StateSaveLocation"))  # fmt: skip
+    cluster.ctld_stop()
+    cluster.exec("sh", "-c", f"rm -f {folder}/job_state* {folder}/last_*")
+    cluster.ctld_start()
+    said = ["sacct", "-X", "-D", "-n", "-P", "-o", "State", "-j", job_id]
+    wait_until(lambda: "CANCELLED" in cluster.user(*said).split("\n"), 90)
+    cluster.exec("sh", "-c", f"pkill -KILL -f 'job[s]/{training_id}' || true", node=node)
+    known = wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=300)
+    assert known["attempt"] == 2
+    lost = verdict(job_dir, 1)
+    assert (lost.kind, lost.action.kind) == ("scheduler", "retry"), lost
+    assert lost.reason.startswith("Slurm ended the job by itself, as after its controller has lost")
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_lost_node_ends_no_training_whichever_it_is(dlctl, cluster, start, rank):
     """Slurm runs the job again, because its first node is lost, or another one.

@@ -2,15 +2,19 @@
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 from node_job import SAVER, TRAINING_ID, Job, alive, kill, printed_pid, wait_until
+from repository import REPOSITORY
 
 from dlctl import contract
 from dlctl.contract import State
 from learner.system.segments import make_segment_folder, remove_segment_folder, segment_folder
 
 PY = shlex.quote(sys.executable)
+TORCHRUN = shlex.quote(str(Path(sys.executable).with_name("torchrun")))
+CULPRIT = Path(REPOSITORY, "tests/support/culprit_program.py").read_text()
 pytestmark = pytest.mark.mpi
 
 
@@ -34,6 +38,51 @@ def test_killed_learner_is_the_one_at_fault(tmp_path):
     assert (verdict.state, verdict.evidence.rank) == (State.FAILED, 1), job.output
     assert verdict.evidence.signal == 9
     assert job.status(0).state is State.CANCELLED and not alive(other)
+
+
+@pytest.mark.parametrize(("how", "kind", "says"), [
+    ("network handles", "network", "Connection refused"),
+    ("watchdog", "unknown", "vanished with its watchdog"),
+    ("75", "try_again", "exit code 75"),
+    ("MPI_Abort mpi", "user_error", "exit code 7"),
+    ("0 mpi", "user_error", "ended with exit code 0 before the others were done"),
+    ("segv mpi", "unknown", "signal 11"),
+])  # fmt: skip
+def test_the_learner_that_failed_first_is_blamed_on_this_machine(tmp_path, how, kind, says):
+    job = Job.on_mpi(tmp_path, 2, f"exec {PY} train.py {how}")
+    job.write("train.py", CULPRIT)
+    verdict = job.run()
+    assert (verdict.kind, verdict.evidence.rank) == (kind, 1), (verdict.reason, job.output)
+    assert says in verdict.reason
+
+
+def test_an_mpi_that_reaches_nobody_is_the_networks_fault(tmp_path):
+    """Each process may use another interface; it was a user's error."""
+    others = sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name != "lo")
+    if not others:
+        pytest.skip("this machine has one interface only")
+    chosen = f"case $RANK in 0) i=lo ;; *) i={others[0]} ;; esac"
+    only = "export OMPI_MCA_btl=tcp,self OMPI_MCA_pml=ob1 OMPI_MCA_btl_tcp_if_include=$i"
+    job = Job.on_mpi(tmp_path, 2, f"{chosen}; {only}; exec {PY} train.py")
+    job.write("train.py", "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n")
+    verdict = job.run()
+    assert verdict.kind == "network", (verdict.reason, job.output)
+    assert "btl_tcp_if_include" in verdict.hint
+
+
+@pytest.mark.parametrize(("how", "kind", "says"), [
+    ("exception", "user_error", "failed with exit code 1: train.py:20: ValueError: no labels"),
+    ("78", "user_error", "failed with exit code 78"),
+    ("segv", "unknown", "was killed by signal 11"),
+    ("network", "network", "Connection refused"),
+])  # fmt: skip
+def test_the_process_of_torchrun_that_failed_first_is_named(tmp_path, how, kind, says):
+    job = Job(tmp_path, f"exec {TORCHRUN} --standalone --nproc-per-node 2 train.py {how}")
+    job.write("train.py", CULPRIT)
+    verdict = job.run()
+    assert (verdict.kind, str(verdict.state)) == (kind, "FAILED"), verdict.reason
+    assert "Learner 0 on " in verdict.reason and ": rank 1 of its torchrun " in verdict.reason
+    assert says in verdict.reason
 
 
 @pytest.mark.first

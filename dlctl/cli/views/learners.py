@@ -32,27 +32,26 @@ _LESS_TOLD = {*RESERVED} - {LOSS}
 """Metrics that the table of learners shows in a column, or not at all."""
 
 
-def print_learners(files: TrainingFiles, is_over: bool, *, memory: bool) -> None:
+def print_learners(files: TrainingFiles, *, memory: bool) -> None:
     """Print a row for each learner, their newest metrics, and where the time of a step goes.
 
     Args:
-        is_over: Whether the training has ended.
         memory: As of `speed_line`.
     """
     output.line()
     output.table(["learner", "host", "state", "epoch", "step", "heartbeat"],
-                 [_learner(status, is_over) for status in files.learners])  # fmt: skip
+                 [_learner(status) for status in files.learners])  # fmt: skip
     _print_metrics(files.learners)
     if speed := speed_line([s.metrics for s in files.learners], files.plan, memory=memory):
         output.items(speed)
 
 
-def _learner(status: Status, is_over: bool) -> list[str]:
+def _learner(status: Status) -> list[str]:
     ended = status.exit_code is not None or status.signal is not None
     code = f"exit {status.exit_code}" if status.signal is None else f"signal {status.signal}"
     return [
         str(status.rank), status.host,
-        f"ended, {code}" if ended else state_and_reason(status, is_over),
+        f"ended, {code}" if ended else state_and_reason(status),
         dash(status.epoch), dash(status.step),
         ago(time.time() - status.heartbeat_at),
     ]  # fmt: skip
@@ -143,38 +142,33 @@ def _shard_nodes(files: TrainingFiles) -> list[int]:
     return files.homes.shard_nodes if files.homes else planned.shard_nodes if planned else []
 
 
-def print_servers(files: TrainingFiles, is_over: bool) -> None:
+def print_servers(files: TrainingFiles) -> None:
     """Print a row for each learner's pushes, and one for each node's server."""
     if any(PUSHES_PER_S in status.metrics for status in files.learners):
         output.line()
         output.table(["learner", "batches", "pushes/s", "staleness", "waits", "restarts"],
                      [_pushes(status) for status in files.learners])  # fmt: skip
-        if not is_over and (speed := rates(files.learners, files.plan)):
+        if speed := rates(files.learners, files.plan):
             output.line(speed)
     if files.servers:
         lost = files.homes.lost_nodes if files.homes else []
-        rows = [_server(each, _shard_nodes(files), lost, is_over) for each in files.servers]
+        rows = [_server(each, _shard_nodes(files), lost) for each in files.servers]
         output.line()
         output.table(["server", "host", "state", "primary of", "heartbeat"], rows)
 
 
-def _server(status: Status, homes: list[int], lost: list[int], is_over: bool) -> list[str]:
+def _server(status: Status, homes: list[int], lost: list[int]) -> list[str]:
     node = status.rank
     mine = [str(shard) for shard, home in enumerate(homes) if home == node]
-    state = "lost" if node in lost else state_and_reason(status, is_over)
+    state = "lost" if node in lost else state_and_reason(status)
     heartbeat = ago(time.time() - status.heartbeat_at)
     return [str(node), status.host, state, _shards(mine), heartbeat]
 
 
-def state_and_reason(status: Status, is_over: bool) -> str:
-    """Return the state of a process, and why it is not at work.
-
-    Args:
-        is_over: Whether the training has ended: then no process is still at work.
-    """
+def state_and_reason(status: Status) -> str:
+    """Return the state of a process, and why it is not at work."""
     has_reason = status.reason and status.state is not State.TRAINING
-    state = f"{status.state}: {status.reason}" if has_reason else str(status.state)
-    return f"was {state}" if is_over and not status.state.final else state
+    return f"{status.state}: {status.reason}" if has_reason else str(status.state)
 
 
 def _shards(numbers: list[str]) -> str:

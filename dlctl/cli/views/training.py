@@ -92,9 +92,9 @@ def print_details(details: Details) -> None:
     if files and learners:
         busy = details.insight.utilisation if details.insight else []
         sampled = any("of memory" in sentence for sentence in busy)
-        print_learners(files, record.state.final, memory=not sampled)
+        print_learners(files, memory=not sampled)
     if files and files.plan.parameter_server:
-        print_servers(files, record.state.final)
+        print_servers(files)
     if answers := _answers(details):
         output.line()
         output.fields(answers)

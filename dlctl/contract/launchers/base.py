@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -71,6 +73,9 @@ class Launcher:
         tasks_variable: in which a process reads how many were started with it; empty: in none.
         gpus_variable: in which a process reads the system's numbers of its step's GPUs.
         ended_grace_s: the time from SIGTERM until the launcher kills a process, less a margin.
+        end: how it says that a process has ended; a group that begins with `ranks` has the ranks.
+        stop: how it begins to say that it ends the others; what it says then is no cause.
+        rest: how it says that it ends the rest of them because one has ended with exit code 0.
     """
 
     kind = "direct"
@@ -83,6 +88,30 @@ class Launcher:
     tasks_variable = ""
     gpus_variable = ""
     ended_grace_s = 5.0
+    end: re.Pattern[str] | None = None
+    stop: re.Pattern[str] | None = None
+    rest: re.Pattern[str] | None = None
+
+    def ends(self, words: Sequence[str]) -> list[int]:
+        """Return the ranks in the order in which the launcher saw their processes end badly."""
+        pattern = self.end
+        found: list[int] = []
+        if pattern is not None:
+            before = itertools.takewhile(lambda line: not self.stops(line), words)
+            for match in filter(None, map(pattern.search, before)):
+                given = (
+                    text for name, text in match.groupdict().items() if text and "rank" in name
+                )
+                found += [rank for text in given for rank in _numbers(text)]
+        return list(dict.fromkeys(found))
+
+    def stops(self, line: str) -> bool:
+        """Return whether from this line on the launcher, or MPI, only ends the others."""
+        return self.stop is not None and self.stop.search(line) is not None
+
+    def ends_the_rest(self, line: str) -> bool:
+        """Return whether a line says that one end with exit code 0 has ended the others."""
+        return self.rest is not None and self.rest.search(line) is not None
 
     def argv(self, request: LaunchRequest) -> list[str]:  # noqa: ARG002
         """Return the command in front of the program."""
@@ -132,6 +161,12 @@ class Launcher:
             site: the site's name, for hints.
         """
         return None
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a list such as `0,2-4`."""
+    parts = (part.partition("-") for part in text.split(","))
+    return [n for first, _, last in parts for n in range(int(first), int(last or first) + 1)]
 
 
 def number(env: Mapping[str, str], *names: str) -> int | None:

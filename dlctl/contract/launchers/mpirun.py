@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,13 @@ class Mpirun(Launcher):
     """Other variables of OMPI_MCA_ are a user's settings."""
     ended_grace_s = 0.4
     """Open MPI's mpirun waits one second between SIGTERM and SIGKILL."""
+    end = re.compile(
+        r"Process name: \[(?:\[\d+,\d+\],|[\w.-]+@\d+,)(?P<rank>\d+)\]"
+        r"|noticed that process rank (?P<rank_of_signal>\d+) |^= *RANK (?P<rank_of_hydra>\d+) PID "
+    )
+    """Open MPI and Intel MPI name only the first; MPICH names its process id."""
+    stop = re.compile(r"MPI_ERRORS_ARE_FATAL")
+    rest = re.compile(r"^improperly\.|exiting improperly|exited without calling \"finalize")
 
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return mpirun with the number of processes."""

@@ -55,7 +55,7 @@ def warn_if_alone(command: str | None, learners: int, code: Path) -> str:
             f"framework.command runs torchrun in each of the {learners} learners, but dlctl starts "
             "a process for each learner itself and sets torchrun's variables: use python instead"
         )
-    if not any(True for _ in _programs(command, code)):
+    if not any(True for _ in programs_of(command, code)):
         return ""
     if any(_KNOWS.search(text) for text in (command, *_texts(code))):
         return ""
@@ -75,7 +75,7 @@ def saves_beside_itself(texts: Iterable[str], code: Path) -> bool:
     return not any(_SAVES.search(text) for text in (*texts, *_texts(code)))
 
 
-def _programs(command: str, code: Path) -> Iterator[Path]:
+def programs_of(command: str, code: Path) -> Iterator[Path]:
     """Yield the submitted programs that a command names."""
     try:
         words = shlex.split(command, comments=True)

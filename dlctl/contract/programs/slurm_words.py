@@ -11,3 +11,6 @@ ANSWER_LOST = re.compile(
     re.IGNORECASE,
 )
 """What Slurm's commands print if the controller may have done all the same what was asked."""
+
+DROPPED = "DROPPED"
+"""The word for a job that the accounting calls `CANCELLED` without `by UID`: no person did it."""

@@ -167,16 +167,36 @@ def last_chain(lines: list[str]) -> list[str]:
     A traceback whose exception Python ignored at the end of a process does not count. Without any
     traceback the answer is empty.
     """
+    return next(reversed(chains(lines)), [])
+
+
+_LINES_AFTER = 3
+"""So many lines may follow an error that ended a program, such as a shell's `echo done`."""
+
+
+def error_at_end(lines: list[str]) -> str:
+    """Return the error of the traceback with which a log ends, or "" if it ends otherwise."""
+    chain = last_chain(lines)
+    last = max((n for n, line in enumerate(chain) if _HEADER.match(line)), default=0)
+    after = [line for line in chain[last + 1 :] if line[:1] != " "]
+    return after[0].strip() if after and len(after) <= 1 + _LINES_AFTER else ""
+
+
+def chains(lines: list[str]) -> list[list[str]]:
+    """Return the lines from each traceback to the next, together with those that led to it."""
     heads: list[int] = []
+    end = len(lines)
     for index, line in enumerate(lines):
         if _HEADER.match(line) is None:
             continue
         before = [other for other in lines[max(0, index - 3) : index] if other.strip()]
         if before and _IGNORED.search(before[-1]):
-            return lines[heads[-1] : index - 1] if heads else []
+            end = index - 1
+            break
         if not (heads and before and _CHAINED.search(before[-1])):
             heads.append(index)
-    return lines[heads[-1] :] if heads else []
+    ends = [*heads[1:], end]
+    return [lines[head : ends[n]] for n, head in enumerate(heads)]
 
 
 def place_before(lines: list[str], line: str) -> str:

@@ -63,10 +63,15 @@ class Rule:
     hint: str
     sentence: str = ""
     """Printed before the line; empty if the line speaks for itself."""
+    beside: re.Pattern[str] | None = None
+    """A line that must be there, too, before or after; the line alone does not mean this."""
 
 
-def _rule(pattern: str, places: Place, kind: VerdictKind, hint: str, sentence: str = "") -> Rule:
-    return Rule(re.compile(pattern), places, kind, hint, sentence)
+def _rule(
+    pattern: str, places: Place, kind: VerdictKind, hint: str, sentence: str = "", beside: str = ""
+) -> Rule:
+    other = re.compile(beside) if beside else None
+    return Rule(re.compile(pattern), places, kind, hint, sentence, other)
 
 
 LEARNER, LAUNCHER, JOB = Place
@@ -213,6 +218,13 @@ RULES = (
         "Another job took the port: submit again.",
     ),
     _rule(
+        r"MPI_ERR_(?:INTERN|UNKNOWN|OTHER)\b|Unable to find reachable pairing"
+        r"|MPI process is unreachable", LEARNER, KIND.NETWORK,
+        "Name the network of the nodes in `environment.variables` of the site file, such as "
+        "OMPI_MCA_btl_tcp_if_include: eth0, then resume: dlctl resume {id}",
+        beside=r"Unable to find reachable pairing|unable to reach each other for|is unreachable",
+    ),
+    _rule(
         r"Connection (?:reset|closed|aborted) by |Connection (?:refused|timed out)"
         r"|No route to host|Network is unreachable|nccl(?:Remote|System)Error"
         r"|remote process exited or there was a network error|Got completion from peer"
@@ -300,6 +312,8 @@ def first_match(place: Place, lines: Iterable[str]) -> tuple[Rule, str] | None:
     if place is Place.LEARNER and (chain := last_chain(newest_first[::-1])):
         last_error = chain[::-1]
     for rule in rules_for(place):
+        if rule.beside is not None and not any(map(rule.beside.search, newest_first)):
+            continue
         for line in newest_first if rule.kind in _TOLD_BEFORE else last_error:
             if rule.pattern.search(line):
                 return rule, line

@@ -9,11 +9,11 @@ import os
 import socket
 
 from dlctl.contract import Plan
-from learner.job.batch.base import UNEXPLAINED, BatchSystem, Ending, Silent
+from learner.job.batch.base import REQUEUED, UNEXPLAINED, BatchSystem, Ending, Silent
 from learner.job.batch.slurm import Slurm
 
-__all__ = ["UNEXPLAINED", "BatchSystem", "Ending", "Silent", "batch_system", "node_name",
-           "own_job_id"]  # fmt: skip
+__all__ = ["REQUEUED", "UNEXPLAINED", "BatchSystem", "Ending", "Silent", "batch_system",
+           "node_name", "own_job_id"]  # fmt: skip
 
 SYSTEMS: dict[str, type[BatchSystem]] = {each.kind: each for each in (Slurm, BatchSystem)}
 

@@ -11,6 +11,9 @@ from dlctl.contract import Plan, VerdictKind
 
 UNEXPLAINED = "the scheduler ended the job (time limit, preemption or scancel)"
 
+REQUEUED = "REQUEUED"
+"""The word for a job that the batch system has put back into its queue while it ran."""
+
 
 class Silent(Exception):
     """The batch system does not answer; the message says how."""

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dlctl.contract import AVOID, Plan, VerdictKind
+from dlctl.contract.programs.slurm_words import DROPPED
 from learner.errors import SiteFault
-from learner.job.batch.base import UNEXPLAINED, BatchSystem, Ending, Silent
+from learner.job.batch.base import REQUEUED, UNEXPLAINED, BatchSystem, Ending, Silent
 
 HOSTS_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 20.0
@@ -105,7 +106,8 @@ class Slurm(BatchSystem):
                 done = self._run("sacct", "-X", "-D", "-n", "-P", "-o", "State", "-j", job_id)
             except (OSError, subprocess.TimeoutExpired):
                 return ""
-            words = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+            lines = filter(None, map(str.strip, done.stdout.splitlines()))
+            words = [DROPPED if line == "CANCELLED" else line.split()[0] for line in lines]
             # It may not know yet that the job runs again, or that it has ended before.
             if ended := [word for word in words if word not in _NOT_OVER]:
                 return ended[-1]
@@ -201,7 +203,9 @@ def read_ending(text: str, restarts: int = 0) -> Ending | None:
         restarts: how often Slurm had restarted the job when it began.
     """
     fields = dict(
-        re.findall(r"\b(JobState|Reason|PreemptTime|Restarts|RunTime|TimeLimit)=(\S+)", text)
+        re.findall(
+            r"\b(JobState|Reason|PreemptTime|Restarts|RunTime|TimeLimit|Priority)=(\S+)", text
+        )
     )
     state, reason = fields.get("JobState", ""), fields.get("Reason", "None")
     if not state:
@@ -213,7 +217,9 @@ def read_ending(text: str, restarts: int = 0) -> Ending | None:
     elif state in ("PENDING", "REQUEUED") or int(fields.get("Restarts", 0)) > restarts:
         kind = VerdictKind.PREEMPTED
         why = "it is in the queue again, preempted by another job or requeued by somebody"
-        state = "REQUEUED"
+        if fields.get("Priority") == "0":
+            why = "somebody, who may be an administrator, has it requeued and held"
+        state = REQUEUED
     elif state in ("TIMEOUT", "DEADLINE") or reason == "TimeLimit":
         kind, why = VerdictKind.TIME_LIMIT, "its time limit was reached"
         state = "TIMEOUT"

@@ -6,7 +6,7 @@ from dlctl.contract import Evidence, Plan, Status, VerdictKind
 from dlctl.contract.programs.verdict_rules import NEWEST
 from learner.errors import EXIT_NO_RESTART
 from learner.job.outcome import Outcome, failed
-from learner.supervisor.verdict import explain, go_on, read_words, see_log
+from learner.supervisor.explanation import explain, go_on, read_words, see_log
 from learner.supervisor.worker_group.worker import LIVED_S, LearnerWorker, ServerWorker
 
 

@@ -212,9 +212,8 @@ WHY = "was killed by signal 9; restarting"
      [f"0 n1 DEPLOYING: {WHY} 3 1200", "1 n2 FAILED: was lost with node n2 3 1200"]),
     ([process("learner", 0, "n1", exit_code=0, pushes_per_s=3.0),
       process("learner", 1, "n2", State.FAILED, pushes_per_s=3.0)], State.TRAINING, []),
-    # The supervisor died, and all with it: the last that they wrote is that they train.
-    ([process("learner", 0, "n1", pushes_per_s=3.0)], State.FAILED,
-     ["0 n1 was TRAINING 3 1200", "0 n1 was TRAINING shards 0, 2"]),
+    ([process("learner", 0, "n1", State.FAILED, "killed from outside", pushes_per_s=3.0)],
+     State.FAILED, ["0 n1 FAILED: killed from outside 3 1200"]),
 ])  # fmt: skip
 def test_learners_that_are_not_at_work_say_why_and_push_no_more(capsys, learners, state, rows):
     print_details(with_server(learners=learners, servers=[process("server", 0, "n1")],

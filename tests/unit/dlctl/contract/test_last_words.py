@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlctl.contract.ground import processes
-from dlctl.contract.programs.tracebacks import TracebackReader, place_before, shorten
+from dlctl.contract.programs.tracebacks import TracebackReader, error_at_end, place_before, shorten
 from dlctl.contract.programs.verdict_rules import explain
 from learner.system.files import SIZE_BYTES, Reserve, is_full
 
@@ -170,3 +170,22 @@ def test_two_processes_that_fail_alike_are_recognized():
     other = [line.replace("train.py", "other.py") for line in FULL]
     assert read(FULL).failure == read(["[rank 1 on n2] " + line for line in same]).failure
     assert read(FULL).failure != read(other).failure
+
+
+TRACED = ["Traceback (most recent call last):", '  File "train.py", line 14, in <module>',
+          "    raise ValueError()", "    ^^^^^^^^^^^^^^^^^^", "ValueError: no labels"]  # fmt: skip
+RESUMED = "During handling of the above exception, another exception occurred:"
+
+
+@pytest.mark.parametrize(("lines", "error"), [
+    (["epoch 1", *TRACED], "ValueError: no labels"),
+    ([*TRACED, "done"], "ValueError: no labels"),
+    ([*TRACED, "", RESUMED, "", *TRACED[:-1], "KeyError: 'x'"], "KeyError: 'x'"),
+    ([*TRACED, "epoch 2", "epoch 3", "epoch 4", "epoch 5"], ""),  # it was survived
+    (["epoch 1", "Exception ignored in: <function A.__del__ at 0x7f>", *TRACED], ""),
+    ([*TRACED[:-1]], ""),
+    (["epoch 1", "loss 0.3"], ""),
+    ([], ""),
+])  # fmt: skip
+def test_the_error_with_which_a_log_ends_is_found(lines, error):
+    assert error_at_end(lines) == error

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import subprocess
 
 import pytest
 from unprivileged import unprivileged
@@ -15,6 +16,7 @@ from dlctl.contract.programs.lone_program import (
     starts_processes_itself,
     warn_if_alone,
 )
+from dlctl.contract.programs.pipes import warn_if_piped
 from dlctl.files.made import look_at_made
 from dlctl.transport.local import LocalTransport
 
@@ -85,6 +87,59 @@ def test_torchrun_in_a_command_is_told(code, command, told):
     assert starts_processes_itself(command) is told
     assert ("torchrun in each of the 2 learners" in warn_if_alone(command, 2, code)) is told
     assert "torchrun" not in warn_if_alone(command, 1, code)
+
+
+PIPED = {
+    "python main.py 2>&1 | tee log.txt": "tee",
+    "python3.11 main.py |tee log.txt": "tee",
+    "python main.py |& ts '%H:%M'": "ts",
+    "cd src && python main.py | /usr/bin/grep -v INFO": "grep",
+    "bash -c 'python main.py 2>&1 | tee -a log.txt'": "tee",
+    "python prepare.py\npython main.py | tee log.txt\n": "tee",
+    "python main.py | tee log.txt; echo done": "tee",
+}
+UNPIPED = (
+    "python main.py",
+    "python main.py || exit 3",
+    "bash -o pipefail -c 'python main.py 2>&1 | tee log.txt'",
+    "python main.py | tee log; exit ${PIPESTATUS[0]}",
+    "python main.py --data $(ls $DATA_DIR | tail -n 1)",
+    "cat list.txt | python main.py",
+    "ls | head -3; python main.py",
+    "python check.py | grep -q ready && python main.py",
+    "python main.py > log.txt 2>&1",
+    "# python main.py | tee log",
+)
+
+
+@pytest.mark.parametrize("command", [*PIPED, *UNPIPED])
+def test_a_pipe_that_hides_a_failure_is_warned_of_with_the_fix(tmp_path, command):
+    warning = warn_if_piped(command, tmp_path)
+    assert bool(warning) is (command in PIPED), warning
+    if warning:
+        assert f"pipes the program into {PIPED[command]}, whose exit code counts" in warning
+        assert "bash -o pipefail -c" in warning
+
+
+def test_a_pipe_in_a_script_that_the_command_names_is_found(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/bash\npython main.py 2>&1 | tee log.txt\n")
+    warning = warn_if_piped("bash run.sh", tmp_path)
+    assert warning.startswith("run.sh pipes the program into tee")
+    assert "begin run.sh with `set -o pipefail`" in warning
+    script.write_text("set -euo pipefail\npython main.py 2>&1 | tee log.txt\n")
+    assert warn_if_piped("bash run.sh", tmp_path) == ""
+
+
+def test_the_fixes_of_a_hidden_failure_work(tmp_path):
+    """As a learner runs it: /bin/sh may be dash, which knows no pipefail."""
+    for command, code in (
+        ("python3 -c 'raise ValueError' 2>&1 | tee log", 0),
+        ("bash -o pipefail -c 'python3 -c \"raise ValueError\" 2>&1 | tee log'", 1),
+        ("bash -c 'set -o pipefail; python3 -c \"raise ValueError\" 2>&1 | tee log'", 1),
+    ):
+        argv = ["/bin/sh", "-c", command]
+        assert subprocess.run(argv, cwd=tmp_path, capture_output=True).returncode == code
 
 
 @pytest.mark.parametrize(

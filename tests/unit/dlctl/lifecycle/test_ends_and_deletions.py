@@ -3,6 +3,8 @@
 import contextlib
 import itertools
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from login_side import BadTransport, cancel, halt, look, run_everything, run_script, send
@@ -20,6 +22,8 @@ from dlctl.lifecycle import (
     resume,
 )
 from dlctl.lifecycle.orders import give_order, parse_settings
+from dlctl.lifecycle.watch import closed_statuses, learner_statuses, read_plan
+from dlctl.outputs.insight import read_training_files
 from dlctl.script_templates import render_script
 from dlctl.transport.local import LocalTransport
 
@@ -196,3 +200,33 @@ def delete_if_it_can(scene, record):
 def test_no_order_makes_the_folder_of_a_deleted_training_anew(scene, act):
     for _ in each_call(scene, act, send, end_and_delete):
         assert not [*(scene.root / "jobs").iterdir()]
+
+
+@pytest.mark.parametrize(("blamed", "states"), [
+    (contract.Evidence("learner", 1), [State.CANCELLED, State.FAILED]),
+    (contract.Evidence(scheduler_state="NODE_FAIL"), [State.CANCELLED, State.CANCELLED]),
+])  # fmt: skip
+def test_of_several_learners_the_one_to_blame_has_failed(scene, blamed, states):
+    record = replace(send(scene), state=State.FAILED)
+    ran = [contract.Status("learner", rank, 1, State.TRAINING) for rank in (0, 1)]
+    verdict = contract.Verdict(1, "7", State.FAILED, "why", evidence=blamed)
+    assert [each.state for each in closed_statuses(record, ran, verdict)] == states
+    alone = contract.Verdict(1, "7", State.FAILED, "why", evidence=contract.Evidence())
+    assert closed_statuses(record, ran[:1], alone)[0].state is State.FAILED
+
+
+@pytest.mark.parametrize("word", ["NODE_FAIL", "CANCELLED by 1000", "PENDING"])
+def test_no_learner_of_a_training_that_has_ended_trains_on(scene, word):
+    """Whoever reads it: the supervisor was killed, and nobody is left to correct the status."""
+    record = send(scene)
+    status = contract.Status("learner", 0, 1, State.TRAINING, host="n1")
+    path = Path(record.job_dir, contract.status_file(1, "learner", 0))
+    path.parent.mkdir(parents=True)
+    contract.write_whole(path, contract.to_json(status))
+    scene.scheduler.set_state(len(scene.scheduler.jobs()), word)
+    known = look(scene)
+    plan = read_plan(scene.session, known)
+    seen = [*read_training_files(scene.session, known).learners,
+            *learner_statuses(scene.session, known, plan)]  # fmt: skip
+    expected = {"NODE_FAIL": State.FAILED, "PENDING": State.TRAINING}.get(word, State.CANCELLED)
+    assert [each.state for each in seen] == [expected] * 2

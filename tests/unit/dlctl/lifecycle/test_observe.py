@@ -11,7 +11,14 @@ from login_side import make_record
 from dlctl import contract
 from dlctl.contract import Action, Evidence, Next, State, Status, Verdict
 from dlctl.lifecycle import waiting
-from dlctl.lifecycle.observe import Observation, derive, observe, parse_answer, paths_to_read
+from dlctl.lifecycle.observe import (
+    Observation,
+    derive,
+    is_due,
+    observe,
+    parse_answer,
+    paths_to_read,
+)
 from dlctl.lifecycle.waiting import QueuePace
 from dlctl.scheduler.base import Job, JobState
 
@@ -83,6 +90,10 @@ TABLE = [
     ({"job": job(JobState.NODE_FAIL)}, {}, State.FAILED, "a node was lost"),
     ({"job": job(JobState.PREEMPTED)}, {}, State.HALTED, "preempted before all was saved"),
     ({"job": CANCELLED}, {}, State.CANCELLED, "not by this dlctl"),
+    ({"history": job(JobState.DROPPED, "CANCELLED"), "claim": "7"}, {}, State.FAILED,
+     "Slurm ended the job by itself, as after its controller has lost its state (CANCELLED)"),
+    ({"history": job(JobState.DROPPED, "CANCELLED"), "cancel_asked": True}, {}, State.CANCELLED,
+     "cancelled"),
     ({"job": job(JobState.OUT_OF_MEMORY), "halt_asked": True, "claim": "7"}, {}, State.HALTED,
      "halted: the job ended before it could save: the job used more memory"),
     ({"job": CANCELLED, "cancel_asked": True}, {}, State.CANCELLED, "cancelled"),
@@ -136,6 +147,26 @@ def test_what_is_seen_gives_the_state(look, known, state, reason):
     assert told.state is state
     assert reason in told.reason
     assert told.stale_since is None
+
+
+HELD = job(JobState.PENDING, reason="job requeued in held state")
+BY_SLURM = Action(Next.CONTINUE, "it goes on", 2, starter="requeue")
+PUT_BACK = Verdict(1, "7", State.HALTED, "It was requeued.", action=BY_SLURM)
+
+
+@pytest.mark.parametrize(("look", "state", "reason", "due"), [
+    ({"job": HELD}, State.QUEUED, "you or an administrator had it requeued, and hold it", False),
+    ({"job": CANCELLED}, State.CANCELLED, "was cancelled, but not by this dlctl", False),
+    ({"history": CANCELLED}, State.CANCELLED, "was cancelled, but not by this dlctl", False),
+    ({"history": job(JobState.DROPPED)}, State.QUEUED, "attempt 2 starts", True),
+    ({}, State.QUEUED, "attempt 2 starts", True),
+])  # fmt: skip
+def test_a_job_that_slurm_has_put_back_is_waited_for_unless_it_is_gone(look, state, reason, due):
+    observation = seen(verdict=PUT_BACK, claim="7", continues=True, **look)
+    known = derive(make_record(job_id="7"), observation, NOW)
+    assert (known.state, is_due(known, observation)) == (state, due)
+    assert reason in known.reason
+    assert "scontrol release 7" in known.hint or look.get("job") is not HELD
 
 
 @pytest.mark.parametrize(("age_s", "hint"), [

@@ -285,6 +285,15 @@ def test_the_accounting_as_recorded():
         assert SLURM.parse_history(*failed) == [], "it knows nothing"
 
 
+def test_a_cancel_by_nobody_is_slurms_own_doing():
+    """As sacct of Slurm 22.05 says of a job after the controller had lost its state."""
+    row = "7\037t.1\037CANCELLED\0370:0\037n1\0372026-11-29T00:34:15\0372026-11-29T00:34:16\n"
+    (lost,) = SLURM.parse_history(0, row, "")
+    assert (lost.state, lost.word, lost.state.final) == (JobState.DROPPED, "CANCELLED", True)
+    (person,) = SLURM.parse_history(0, row.replace("CANCELLED", "CANCELLED by 0"), "")
+    assert person.state is JobState.CANCELLED
+
+
 def test_of_several_runs_the_newest_counts():
     def row(state, start):
         return f"5\037t.1\037{state}\0370:0\037n1\0372026-01-01T10:00:00\037{start}\n"

@@ -18,7 +18,7 @@ from learner.frameworks import LOOP as BUILT_IN
 from learner.job import status as heartbeat
 from learner.job.metrics import finished_file
 from learner.job.status import Heartbeat, last_lines
-from learner.supervisor.verdict import explain
+from learner.supervisor.explanation import explain
 from learner.supervisor.worker_group.worker import is_too_slow
 from learner.system import processes
 from learner.system.signals import HaltFlag
@@ -155,6 +155,50 @@ def test_a_loop_that_does_not_save_in_time_is_reported_as_too_slow(tmp_path):
     told, hint = outcome.reason, outcome.hint
     assert told.endswith("did not save its state within the grace period and was killed.")
     assert hint == "Raise the time limit, or checkpoint more often."
+
+
+class SignalledLate:
+    """A flag that the launcher's SIGTERM sets once the program is dead, by a look or two later."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def __bool__(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+@pytest.mark.parametrize(("code", "looks", "ended"), [
+    ("kill -TERM $$", 0, (State.CANCELLED, 143)),
+    ("kill -TERM $$", 3, (State.CANCELLED, 143)),
+    ("kill -TERM $$", 10_000, (State.FAILED, 143)),
+    ("exit 1", 0, (State.CANCELLED, 1)),  # it handles SIGTERM
+    ("exit 1", 3, (State.FAILED, 1)),
+    ("exit 0", 0, (State.COMPLETED, 0)),
+])  # fmt: skip
+def test_a_program_that_dies_of_the_launchers_sigterm_first_is_a_victim(
+    tmp_path, code, looks, ended
+):
+    """The launcher signals the program and its watchdog, in any order."""
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["sh", "-c", f"sh -c '{code}'; exit"], os.environ, tmp_path,
+                      tmp_path / "log", SHELL, tmp_path / "progress.json")  # fmt: skip
+    Watchdog(program, heart, Silent(), SignalledLate(looks)).run()
+    status = read_record(Status, heart.path)
+    assert (status.state, status.exit_code) == ended
+
+
+def test_an_exit_code_is_noted_before_all_else_ends(tmp_path, monkeypatch):
+    """Slurm's PMIx kills the watchdog, too, once a program has left MPI's world without a word."""
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["sh", "-c", "exit 3"], os.environ, tmp_path, tmp_path / "log", SHELL,
+                      tmp_path / "progress.json")  # fmt: skip
+    watchdog = Watchdog(program, heart, Silent(), HaltFlag())
+    noted = []
+    monkeypatch.setattr(watchdog, "_end_leftovers",
+                        lambda: noted.append(read_record(Status, heart.path)))  # fmt: skip
+    watchdog.run()
+    assert [(each.state, each.exit_code) for each in noted] == [(State.TRAINING, 3)]
 
 
 def status_after(path, *, finished=True, code=0):

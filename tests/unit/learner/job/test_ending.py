@@ -20,6 +20,9 @@ PREEMPTED = (
     "SuspendTime=None"
 )
 REQUEUED = ENDING.replace("Requeue=0", "Requeue=1 Restarts=1")
+HELD = REQUEUED.replace("Priority=4294901757", "Priority=0").replace(
+    "Reason=None", "Reason=job_requeued_in_held_state"
+)
 RUNNING = ENDING.replace("COMPLETING", "RUNNING")
 OVER_TIME = ENDING.replace("Reason=None", "Reason=TimeLimit")
 
@@ -32,6 +35,7 @@ OVER_TIME = ENDING.replace("Reason=None", "Reason=TimeLimit")
         (ENDING, K.CANCELLED, "CANCELLED", "somebody cancelled it by scancel"),
         (ENDING + "PreemptTime=None", K.CANCELLED, "CANCELLED", "scancel"),
         (REQUEUED, K.PREEMPTED, "REQUEUED", "it is in the queue again"),
+        (HELD, K.PREEMPTED, "REQUEUED", "somebody, who may be an administrator, has it requeued"),
         (OVER_TIME, K.TIME_LIMIT, "TIMEOUT", "its time limit was reached"),
         (ENDING.replace("COMPLETING", "NODE_FAIL"), K.NODE_LOST, "NODE_FAIL", "was lost"),
         (ENDING.replace("COMPLETING", "RUNNING"), K.SCHEDULER, "RUNNING", UNEXPLAINED),

@@ -6,11 +6,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from repository import REPOSITORY
 from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract import Lifecycle, Plan, State, Status, Verdict, VerdictKind, to_json
+from learner.errors import SiteFault
 from learner.job.batch import batch_system
+from learner.job.context import plan_left
 from learner.lifecycle import manager
 from learner.lifecycle.history import newest_checkpoint
 from learner.lifecycle.manager import conclude, follow
@@ -29,7 +32,7 @@ set -u
 class Job:
     def __init__(self, folder, submit="echo 8", **lifecycle):
         self.dir = folder
-        plan = make_plan(job_dir=str(folder))
+        plan = make_plan(job_dir=str(folder), runtime_dir=str(REPOSITORY))
         self.plan = replace(
             plan, resources=replace(plan.resources, time_s=600, halt_margin_s=30),
             lifecycle=Lifecycle(**{"backoff_s": 0.01, **lifecycle}),
@@ -118,6 +121,47 @@ def test_another_job_is_needed_if_this_one_is_of_no_use(tmp_path, kind, left_s):
     job = Job(tmp_path)
     job.end(kind, left_s=left_s)
     assert not job.runs_here and job.read("asked") == "2\n"
+
+
+@pytest.mark.parametrize("starters", [[], ["job"]])
+def test_what_slurm_has_put_back_is_left_to_slurm(tmp_path, starters):
+    """A job beside one that an administrator holds would get around the hold."""
+    job = Job(tmp_path, **({"starters": [*starters, "client"]} if starters else {})).on("slurm")
+    back = contract.Evidence(scheduler_state="REQUEUED", scheduler_reason="held")
+    action = job.end(VerdictKind.PREEMPTED, state=State.HALTED, evidence=back)
+    assert (action.starter, job.runs_here) == ("requeue", False)
+    assert job.said[-1] == "This job is in the queue again, and starts it."
+    assert not (tmp_path / "asked").exists()
+    assert not (tmp_path / contract.submit_begin(2)).exists()
+    _, following = conclude(tmp_path, job.plan, job.verdict, 500.0, is_fresh=True)
+    assert following is not None and follow(following, job.said.append)
+
+
+def test_a_purge_of_the_attempt_before_ends_no_chain(tmp_path):
+    """It removed manifest and script, too, while a requeued job was held: none is needed here."""
+    job = Job(tmp_path)
+    for name in (contract.MANIFEST, contract.SCRIPT):
+        (tmp_path / name).unlink()
+    assert job.end(VerdictKind.UNKNOWN).starter == "in_allocation"
+    assert job.runs_here and contract.read_record(Plan, tmp_path / contract.plan_file(2))
+
+
+def test_the_plan_of_an_attempt_is_another_ones_if_a_purge_has_removed_it(tmp_path):
+    job = Job(tmp_path)
+    contract.write_whole(tmp_path / contract.plan_file(1), to_json(job.plan))
+    assert plan_left(tmp_path, 2) == job.plan
+    (tmp_path / contract.plan_file(1)).unlink()
+    with pytest.raises(SiteFault) as lost:
+        plan_left(tmp_path, 2)
+    assert lost.value.hint.endswith(f"dlctl resume --code {tmp_path.name}")
+
+
+def test_without_its_runtime_no_attempt_begins_in_the_same_job(tmp_path):
+    """It was purged: the next dlctl sends it again."""
+    job = Job(tmp_path)
+    job.plan = replace(job.plan, runtime_dir=str(tmp_path / "purged"))
+    assert job.end(VerdictKind.UNKNOWN).starter == "client"
+    assert not (tmp_path / "asked").exists()
 
 
 def test_a_node_that_may_not_submit_leaves_it_to_the_client(tmp_path):

@@ -34,7 +34,7 @@ from learner.parameter_server.checkpoint_state import SavedServer, ServerTrainin
 from learner.parameter_server.coordinator import Coordinator
 from learner.parameter_server.ordered_cursor import OrderedCursor
 from learner.parameter_server.rendezvous import has_begun
-from learner.supervisor.verdict import read_words
+from learner.supervisor.explanation import read_words
 from learner.system.segments import segment_folder
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Position, Trained

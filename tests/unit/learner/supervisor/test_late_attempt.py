@@ -6,10 +6,13 @@ import errno
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from node_job import PATIENCE_S, Job, wait_until
+from repository import REPOSITORY
 
 from dlctl import contract
 from dlctl.contract import DataStore, ResultsIndex, State, Verdict, VerdictKind
@@ -215,3 +218,33 @@ def test_an_order_is_not_answered_by_an_attempt_that_was_succeeded(tmp_path):
     orders.answer(2, 6, "")
     answers = [tmp_path / contract.order_answer(number) for number in (1, 2)]
     assert [path.exists() for path in answers] == [True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("end", "state", "reason"), [
+    ("exit 0", State.COMPLETED, "The learner ended with exit code 0."),
+    ("echo 'ValueError: no'; exit 1", State.FAILED, "failed with exit code 1: ValueError: no"),
+])  # fmt: skip
+def test_a_runtime_that_is_purged_while_a_training_runs_is_not_missed(tmp_path, end, state, reason):
+    """The verdict once ended in `ModuleNotFoundError: No module named 'learner.supervisor…'`."""
+    runtime = tmp_path / "runtime"
+    for room in ("dlctl", "learner", "psrv"):
+        shutil.copytree(REPOSITORY / room, runtime / room,
+                        ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+    waits = 'touch "$LOG_DIR/began"; while [ ! -e "$LOG_DIR/go" ]; do sleep 0.05; done; '
+    job = Job(tmp_path, waits + end, data_stores=[
+        DataStore("s", "mount_volume", str(tmp_path), None, "out")])  # fmt: skip
+    job.write_plan(runtime_dir=str(runtime))
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "learner.supervisor", str(job.dir), "1"], cwd=runtime,
+        env={**job.env, "PYTHONPATH": str(runtime)}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        wait_until((job.dir / contract.LOGS / "began").exists)
+        status = job.dir / contract.status_file(1, "learner", 0)
+        first = status.read_text()
+        wait_until(lambda: status.read_text() != first)  # it has loaded what it needs
+        shutil.rmtree(runtime)
+        (job.dir / contract.LOGS / "go").touch()
+        verdict = job.finish(process)
+    assert (verdict.state, verdict.reason.endswith(reason)) == (state, True), job.output

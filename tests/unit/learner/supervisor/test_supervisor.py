@@ -67,6 +67,18 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
 
 
 @pytest.mark.slow
+def test_a_failure_that_the_exit_code_does_not_tell_is_remarked(tmp_path):
+    """COMPLETED all the same: the exit code is the program's word."""
+    job = Job(tmp_path, f"{shlex.quote(sys.executable)} train.py 2>&1 | tee log.txt")
+    job.write("train.py", "print('epoch 1')\nraise ValueError('no labels')\n")
+    verdict = job.run()
+    assert verdict.state is State.COMPLETED
+    assert verdict.reason.startswith(
+        "The learner ended with exit code 0; but the log of learner 0 ends with a traceback "
+        "(ValueError: no labels); framework.command pipes the program into tee"
+    )
+
+
 def test_when_logs_grow_is_noted(tmp_path):
     job = Job(tmp_path, "echo a; sleep 1.2; echo b")
     logs = [job.dir / contract.job_output(1), job.dir / contract.learner_log(1, 0)]

@@ -18,7 +18,7 @@ from dlctl.contract import (
     write_whole,
 )
 from learner.errors import UserFault, explain
-from learner.job.status import UNFINISHED
+from learner.job.status import UNFINISHED, UNHEEDED
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.verdict import decide
 
@@ -160,6 +160,13 @@ def test_a_warning_of_a_completed_training_is_shown(plan):
     assert verdict.reason == (
         "All 2 learners ended with exit code 0; the loss is nan since step 1."
     )
+
+
+def test_a_failure_in_spite_of_exit_code_0_comes_before_other_warnings(plan):
+    unheeded = f"{UNHEEDED} 1 ends with a traceback (KeyError: 'x')"
+    ended = [status(0, State.COMPLETED, reason="a pipe"), status(1, State.COMPLETED,
+                                                                 reason=unheeded)]  # fmt: skip
+    assert decide(plan, Observed(ended, 0, [], None)).reason.endswith(f"code 0; {unheeded}.")
 
 
 def test_a_loop_that_did_not_finish_has_failed(judge):

@@ -192,7 +192,8 @@ def test_learners_that_slurm_ended_are_no_network_fault(plan):
     second = status(1, State.FAILED, signal=15, last_lines=["epoch 1"])
     terminated = EndRequest("halt", UNEXPLAINED, 20.0, K.SCHEDULER, terminated=True)
     assert decide(plan, Observed([first, second], 1, [], terminated)).state is State.HALTED
-    assert decide(plan, Observed([first, second], 1, [], None)).kind == K.SCHEDULER
+    ended = "slurmstepd: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-11-23T10:00:00 ***"
+    assert decide(plan, Observed([first, second], 1, [ended], None)).kind == K.SCHEDULER
 
 
 def test_a_silent_exit_while_slurm_loses_a_node_is_not_the_programs(plan):

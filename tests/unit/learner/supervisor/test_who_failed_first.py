@@ -1,0 +1,385 @@
+"""All pairs: how one learner failed, and what its launcher, or MPI, then did to the other.
+
+The lines of srun and mpirun are those of real runs: Slurm 22.05, Open MPI 4.1 and 5.0, torch 2.13.
+`tests/cluster/test_blame.py` makes such ends happen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+import pytest
+from node_job import Job, status
+
+from dlctl.contract import Launch, State, Status, VerdictKind
+from learner.errors import EXIT_HALTED
+from learner.job.outcome import Outcome
+from learner.job.status import last_lines
+from learner.supervisor.statuses import Observed
+from learner.supervisor.verdict import decide
+
+K = VerdictKind
+
+
+def traceback(error: str) -> list[str]:
+    """Return what `last_lines` keeps of a traceback."""
+    return ["Traceback (most recent call last):", '  File "train.py", line 9, in <module>', error]
+
+
+@dataclass(frozen=True)
+class How:
+    """How the learner that is to be blamed ends, and what has to be said of it."""
+
+    kind: VerdictKind
+    says: str
+    state: State = State.FAILED
+    lines: tuple[str, ...] = ("epoch 1",)
+    code: int | None = None
+    signal: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What the launcher sees."""
+        return 128 + self.signal if self.signal else self.code or 0
+
+
+def error(kind: VerdictKind, line: str) -> How:
+    return How(kind, line, lines=tuple(traceback(line)), code=1)
+
+
+OWN = {
+    "an exception": error(K.USER_ERROR, "ValueError: no labels"),
+    "an import error": error(K.USER_ERROR, "ModuleNotFoundError: No module named 'not_there'"),
+    "a GPU's memory": error(K.GPU_OUT_OF_MEMORY, "torch.OutOfMemoryError: CUDA out of memory."),
+    "a full disk": error(K.DISK_FULL, "OSError: [Errno 28] No space left on device"),
+    "a NaN": error(K.NOT_A_NUMBER, "FloatingPointError: loss is nan"),
+    "exit code 3": How(K.USER_ERROR, "exit code 3: no licence", lines=("no licence",), code=3),
+    "exit code 75": How(K.TRY_AGAIN, "exit code 75", code=75),
+    "exit code 78": How(K.USER_ERROR, "exit code 78", code=78),
+    "no such program": How(
+        K.USER_ERROR, "exit code 127: command not found",
+        lines=("train.sh: line 5: exec: nosuchprogram: not found",), code=127),
+    "a segmentation fault": How(K.UNKNOWN, "signal 11 (segmentation fault)", signal=11),
+    "an abort": How(K.UNKNOWN, "signal 6 (abort)", signal=6),
+    "a kill": How(K.UNKNOWN, "signal 9", signal=9),
+    "a bus error": How(K.OUT_OF_MEMORY, "signal 7 (bus error", signal=7),
+}  # fmt: skip
+"""Ends that say why."""
+OF_OTHERS = {
+    "a refused connection": error(K.NETWORK, "ConnectionRefusedError: Connection refused"),
+    "MPI that reaches nobody": How(
+        K.NETWORK, "MPI_ERR_INTERN: internal error", code=1, lines=(
+            "[n1][[50236,1],0][btl_tcp_proc.c:266] Unable to find reachable pairing between local "
+            "and remote interfaces",
+            *traceback("mpi4py.MPI.Exception: MPI_ERR_INTERN: internal error"),
+        )),
+    "a wait in vain": error(K.HUNG, "RuntimeError: Timed out waiting 1800000ms for recv operation"),
+}  # fmt: skip
+"""Ends that may be the consequence of another's."""
+LAUNCHERS = ("srun", "Open MPI 4", "Open MPI 5", "Intel MPI", "no word")
+
+
+def words(launcher: str, rank: int, end: How) -> list[str]:
+    """Return what a launcher prints after this rank's end."""
+    other, code = 1 - rank, end.exit_code
+    how = "Killed" if not end.state.final else f"Exited with exit code {code}"
+    if launcher == "srun":
+        return [
+            f"srun: error: n{rank + 1}: task {rank}: {how}",
+            "srun: launch/slurm: _step_signal: Terminating StepId=1.1",
+            f"slurmstepd-n{other + 1}: error: *** STEP 1.1 ON n{other + 1} CANCELLED AT "
+            "2026-11-28T23:48:56 ***",
+            f"srun: error: n{other + 1}: task {other}: Exited with exit code 143",
+        ]
+    line = "-" * 74
+    if launcher == "no word":
+        return []
+    if launcher == "Intel MPI":
+        return [f"=   RANK {rank} PID 22316 RUNNING AT n{rank + 1}", f"=   KILLED: {code}"]
+    starter = "mpirun" if launcher == "Open MPI 4" else "prterun"
+    if not end.state.final:
+        return [line, f"{starter} noticed that process rank {rank} with PID 139 on node n4 exited "
+                "on", "signal 9 (Killed).", line]  # fmt: skip
+    name = f"[[28884,1],{rank}]" if starter == "mpirun" else f"[prterun-n1-174@1,{rank}]"
+    return [
+        line, f"{starter} detected that one or more processes exited with non-zero status,",
+        "thus causing the job to be terminated. The first process to do so was:", "",
+        f"   Process name: {name}", f"   Exit code:    {code}", line,
+    ]  # fmt: skip
+
+
+PEER = traceback("RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.1]:5")
+VICTIMS = {
+    "its watchdog got SIGTERM first": {"state": State.CANCELLED, "signal": 15},
+    "it handles SIGTERM": {"state": State.CANCELLED, "exit_code": 1},
+    "it died of SIGTERM first": {"state": State.FAILED, "signal": 15, "last_lines": ["epoch 1"]},
+    "its shell died of SIGTERM": {
+        "state": State.FAILED, "exit_code": 143, "signal": 15, "last_lines": ["epoch 1"]},
+    "it was killed with its watchdog": {"state": State.TRAINING},
+    "it lost the first": {"state": State.FAILED, "exit_code": 1, "last_lines": PEER},
+    "MPI ended it": {"state": State.FAILED, "exit_code": 14, "last_lines": ["epoch 1"]},
+    "MPI ended it with its watchdog": {"state": State.TRAINING, "exit_code": 14},
+    "it saved": {"state": State.HALTED, "exit_code": EXIT_HALTED},
+}  # fmt: skip
+"""What becomes of the other learner."""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    launch = Launch("srun", ["srun"])
+    return Job(tmp_path, "train", launch=launch, resources={"learners": 2}).plan
+
+
+def with_launcher(plan, launcher):
+    kind = "srun" if launcher == "srun" else "mpirun"
+    return replace(plan, launch=replace(plan.launch, kind=kind, argv=[kind]))
+
+
+def as_status(rank: int, at: float, end: How) -> Status:
+    known = status(rank, end.state, exit_code=end.code, signal=end.signal,
+                   last_lines=list(end.lines) if end.state is State.FAILED else [])  # fmt: skip
+    return replace(known, heartbeat_at=at)
+
+
+def judge(plan, launcher, rank, end, victim, culprit_at, said=None) -> Outcome:
+    """Return the outcome of two learners, of which one ended, and the other in consequence."""
+    culprit = as_status(rank, culprit_at, end)
+    other = replace(status(1 - rank, **{"last_lines": [], **victim}), heartbeat_at=10.0)
+    both = sorted((culprit, other), key=lambda each: each.rank)
+    logs = {rank: list(end.lines)} if not end.state.final else {}
+    if not other.state.final:
+        logs[1 - rank] = ["epoch 1"]
+    heard = words(launcher, rank, end) if said is None else said
+    return decide(with_launcher(plan, launcher), Observed(both, 1, heard, None, logs))
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("how", [*OWN, *OF_OTHERS])
+def test_the_first_to_fail_is_blamed_whatever_became_of_the_other(plan, how, launcher):
+    """By either rank, and whichever node's clock is ahead."""
+    end = {**OWN, **OF_OTHERS}[how]
+    for rank, (name, victim), at in itertools.product((0, 1), VICTIMS.items(), (9.0, 11.0)):
+        if how in OF_OTHERS and launcher == "no word" and "lost" in name:
+            continue  # each reports that it lost the other: nobody can tell
+        if how in OF_OTHERS and launcher == "no word" and "MPI" in name:
+            continue
+        outcome = judge(plan, launcher, rank, end, victim, at)
+        seen = (rank, name, at, outcome.reason)
+        assert outcome.evidence.rank == rank, seen
+        assert (outcome.kind, outcome.state) == (end.kind, State.FAILED), seen
+        assert outcome.reason.startswith(f"Learner {rank} on n{rank + 1} "), seen
+        assert end.says in outcome.reason, seen
+
+
+GONE = How(K.UNKNOWN, "vanished with its watchdog", State.TRAINING)
+TERMINATED = ("got SIGTERM", "handles", "died of SIGTERM", "saved")
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_learner_that_vanished_with_its_watchdog_comes_before_those_that_were_ended(
+    plan, launcher
+):
+    for rank, (name, victim), at in itertools.product((0, 1), VICTIMS.items(), (9.0, 11.0)):
+        if launcher == "no word" and not any(part in name for part in TERMINATED):
+            continue
+        if name == "it was killed with its watchdog" and launcher == "no word":
+            continue
+        outcome = judge(plan, launcher, rank, GONE, victim, at)
+        assert (outcome.kind, outcome.evidence.rank) == (K.UNKNOWN, rank), (name, outcome.reason)
+        assert "vanished with its watchdog" in outcome.reason
+
+
+STEP_KILLED = [
+    "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.",
+    "slurmstepd-n1: error: *** STEP 14.1 ON n1 CANCELLED AT 2026-11-28T23:49:35 ***",
+    "srun: error: n1: task 0: Killed",
+    "srun: launch/slurm: _step_signal: Terminating StepId=14.1",
+    "srun: error: n2: task 1: Killed",
+]
+"""Slurm's PMIx kills the whole step when it loses a process; the order of the tasks is no hint."""
+ABORT = (
+    "ready", "-" * 74,
+    "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "  Proc: [[44856,1],1]",
+    "  Errorcode: 7", "", "NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.",
+)  # fmt: skip
+AT_ONCE = {
+    "MPI_Abort": How(K.USER_ERROR, "called MPI_Abort with error code 7: ready",
+                     State.TRAINING, ABORT),
+    "MPI_Abort that crashed": How(K.USER_ERROR, "called MPI_Abort with error code 7: ready",
+                                  lines=ABORT, signal=11),
+    "MPICH's MPI_Abort": How(
+        K.USER_ERROR, "called MPI_Abort with error code 7: ready", State.TRAINING,
+        ("ready", "application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1")),
+    "an exit without MPI_Finalize": How(
+        K.USER_ERROR, "failed with exit code 3: ready", State.TRAINING, ("ready",), 3),
+    "an early end": How(
+        K.USER_ERROR, "ended with exit code 0 before the others were done", State.TRAINING,
+        ("ready",), 0),
+    "a kill": How(K.UNKNOWN, "was killed by signal 9", State.TRAINING, ("ready",), signal=9),
+    "a crash that Open MPI printed": How(
+        K.UNKNOWN, "was killed by signal 11 (segmentation fault)", State.TRAINING,
+        ("[n2:00338] *** Process received signal ***",
+         "[n2:00338] Signal: Segmentation fault (11)", "[n2:00338] Signal code:  (-6)",
+         "[n2:00338] *** End of error message ***")),
+}  # fmt: skip
+"""How learner 1 ends; its watchdog had just the time to note the exit code, or none."""
+
+
+@pytest.mark.parametrize("how", AT_ONCE)
+@pytest.mark.parametrize("at", [9.0, 11.0])
+def test_a_step_that_mpi_kills_at_once_is_the_fault_of_who_left_it(plan, how, at):
+    for victim in ({"state": State.TRAINING}, {"state": State.TRAINING, "exit_code": 14},
+                   {"state": State.FAILED, "exit_code": 14}):  # fmt: skip
+        outcome = judge(plan, "srun", 1, AT_ONCE[how], victim, at, STEP_KILLED)
+        assert (outcome.kind, outcome.evidence.rank) == (AT_ONCE[how].kind, 1), outcome.reason
+        assert AT_ONCE[how].says in outcome.reason
+
+
+EARLY = How(K.USER_ERROR, "", State.COMPLETED, code=0)
+FATAL = ["[n1:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,",
+         'prterun has exited due to process rank 0 with PID 0 on node n1 calling']  # fmt: skip
+WAITED = ["srun: First task exited 5s ago", "srun: StepId=1.1 task 0: running",
+          "srun: StepId=1.1 task 1: exited", "srun: Terminating StepId=1.1"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("launcher", "victim", "said"), [
+    ("Open MPI 5", VICTIMS["MPI ended it"], FATAL),
+    ("srun", VICTIMS["MPI ended it"], STEP_KILLED),
+    ("srun", VICTIMS["its watchdog got SIGTERM first"], WAITED),
+])  # fmt: skip
+def test_a_learner_that_left_early_is_blamed_if_its_launcher_ended_the_others(
+    plan, launcher, victim, said
+):
+    outcome = judge(plan, launcher, 1, EARLY, victim, 9.0, said)
+    assert (outcome.kind, outcome.evidence.rank) == (K.USER_ERROR, 1)
+    assert "Learner 1 on n2 ended with exit code 0 before the others" in outcome.reason
+
+
+def test_a_program_may_end_with_mpis_exit_code_itself(plan):
+    outcome = judge(plan, "srun", 1, EARLY, VICTIMS["MPI ended it"], 9.0, [])
+    assert (outcome.kind, outcome.evidence.rank) == (K.USER_ERROR, 0)
+    assert "Learner 0 on n1 failed with exit code 14" in outcome.reason
+
+
+def test_who_had_ended_before_is_said_of_a_lost_connection(plan):
+    outcome = judge(plan, "srun", 1, EARLY, VICTIMS["it lost the first"], 9.0, [])
+    assert (outcome.kind, outcome.evidence.rank) == (K.NETWORK, 0)
+    assert outcome.reason.endswith("Connection closed by peer [10.0.0.1]:5; learner 1 had ended "
+                                   "before, with exit code 0.")  # fmt: skip
+
+
+SCANCEL = [
+    "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.",
+    "slurmstepd-n2: error: *** STEP 1.1 ON n2 CANCELLED AT 2026-11-29T00:06:15 ***",
+    "slurmstepd-n1: error: *** STEP 1.1 ON n1 CANCELLED AT 2026-11-29T00:06:15 ***",
+    "srun: error: n2: task 1: Exited with exit code 143",
+    "srun: error: n1: task 0: Exited with exit code 143",
+]
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(
+    ("its watchdog got SIGTERM first", "it died of SIGTERM first", "it lost the first"),
+    ("its watchdog got SIGTERM first", "it died of SIGTERM first"),
+)))  # fmt: skip
+def test_a_step_that_somebody_ended_is_nobodys_fault(plan, first, second):
+    both = [status(0, **VICTIMS[first]), status(1, **VICTIMS[second])]
+    outcome = decide(plan, Observed(both, 143, SCANCEL, None))
+    assert outcome.kind == K.SCHEDULER
+    if first != "it died of SIGTERM first" != second:
+        assert outcome.reason.startswith("Slurm ended the learners' step")
+
+
+def test_where_only_consequences_are_left_no_learner_is_blamed(plan):
+    killed = [status(rank, **VICTIMS["it died of SIGTERM first"]) for rank in (0, 1)]
+    outcome = decide(plan, Observed(killed, 143, [], None))
+    assert outcome.kind == K.SCHEDULER
+    assert outcome.reason == "All 2 learners were ended by SIGTERM; none had failed before."
+    ended = [status(rank, State.CANCELLED) for rank in (0, 1)]
+    outcome = decide(plan, Observed(ended, 143, [], None))
+    assert (outcome.kind, outcome.reason) == (
+        K.SCHEDULER, "srun ended the learners, none of which had failed.",
+    )  # fmt: skip
+
+
+def test_the_learner_that_somebody_sent_sigterm_is_named(plan):
+    """Its watchdog got none, and srun then ended the other."""
+    end = How(K.SCHEDULER, "", lines=("epoch 1",), signal=15)
+    for victim in ("its watchdog got SIGTERM first", "it died of SIGTERM first"):
+        outcome = judge(plan, "srun", 1, end, VICTIMS[victim], 11.0)
+        assert outcome.reason == "Learner 1 on n2 was killed by signal 15 (SIGTERM)."
+
+
+TORCHRUN = """\
+{own}
+W1128 23:50:44.283000 2571 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process \
+2738 closing signal SIGTERM
+E1128 23:50:44.288000 2571 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode:\
+ {code}) local_rank: 1 (pid: 2739) of binary: /venv/bin/python
+Traceback (most recent call last):
+  File "/venv/bin/torchrun", line 10, in <module>
+    sys.exit(main())
+             ^^^^^^
+  File "/venv/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in \
+launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n\
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-28_23:50:44
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 2738)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 2738
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-28_23:50:44
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 2739) {name}
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+
+
+@pytest.mark.parametrize("how", [*OWN, *OF_OTHERS])
+@pytest.mark.parametrize("noise", [(), PEER])
+def test_torchruns_summary_is_read_and_hides_no_error(plan, tmp_path, how, noise):
+    """Torchrun itself always ends with 1; another of its processes may report the lost one."""
+    end = {**OWN, **OF_OTHERS}[how]
+    if noise and (how in OF_OTHERS or end.code != 1):
+        return  # only tracebacks compete with each other
+    code = -end.signal if end.signal else end.code
+    orders = [[*end.lines, *noise], [*noise, *end.lines]] if noise else [list(end.lines)]
+    for own in orders:
+        log = tmp_path / "log"
+        log.write_text(TORCHRUN.format(own="\n".join(own), code=code, name=""))
+        failed = status(0, State.FAILED, exit_code=1, last_lines=last_lines(log))
+        for others in ([], [status(1, **VICTIMS["it lost the first"])]):
+            outcome = decide(plan, Observed([failed, *others], 1, [], None))
+            if how not in OF_OTHERS or not others:
+                assert outcome.kind == end.kind, outcome.reason
+                assert outcome.reason.startswith("Learner 0 on n1: rank 1 of its torchrun ")
+                assert end.says in outcome.reason
+
+
+def test_torchrun_that_was_ended_itself_is_a_victim(plan, tmp_path):
+    log = tmp_path / "log"
+    log.write_text(TORCHRUN.format(own="epoch 1", code=-15, name=" (SIGTERM)"))
+    victim = status(0, State.FAILED, exit_code=1, last_lines=last_lines(log))
+    culprit = as_status(1, 11.0, OF_OTHERS["a refused connection"])
+    assert decide(plan, Observed([victim, culprit], 1, [], None)).evidence.rank == 1
+
+
+def test_the_first_of_many_tasks_is_named_by_srun(plan):
+    plan = replace(plan, resources=replace(plan.resources, learners=40))
+    others = [status(rank, State.FAILED, exit_code=1, last_lines=PEER) for rank in range(40)]
+    later = [f"srun: error: n1: task {rank}: Exited with exit code 1" for rank in range(7)]
+    words = ["srun: error: n2: tasks 7,12-13: Exited with exit code 1", *later]
+    assert decide(plan, Observed(others, 1, words, None)).evidence.rank == 7
