@@ -220,6 +220,21 @@ def test_a_wrong_program_gets_one_sentence(make_job, program, words):
     assert len(done.stderr.splitlines()) <= 2
 
 
+SUMS = "nn.CrossEntropyLoss()", "nn.CrossEntropyLoss(reduction='sum')"
+SYNCHRONIZED = "nn.LayerNorm(16)", "nn.SyncBatchNorm(16)"
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (SUMS, "the loss is a sum over the batch's samples"),
+    (SYNCHRONIZED, "the model's layer norm is a SyncBatchNorm"),
+])  # fmt: skip
+def test_what_would_depend_on_the_number_of_learners_is_refused(make_job, change, said):
+    """Both trained to the end, to other weights than one learner's."""
+    done = make_job(PROGRAM.replace(*change), 2).train()
+    assert done.returncode != 0
+    assert said in done.stderr and "Traceback" not in done.stderr
+
+
 def test_users_modules_shadow_nothing_and_can_be_imported(make_job):
     job = make_job("import helper\nfrom learner import errors\n" + PROGRAM, 1)
     for name in ("typing.py", "learner.py", "random.py"):
