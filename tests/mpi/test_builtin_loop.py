@@ -57,6 +57,9 @@ def build(arguments):
     }
     if arguments.get("schedule"):
         built["schedule"] = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], gamma=0.5)
+    if arguments.get("schedule") == "cycle":
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=15)
+        built["schedule"] = {"scheduler": cycle, "step": "batch"}
     return built
 """
 
@@ -125,7 +128,8 @@ def test_more_learners_than_samples_in_the_last_batch(make_job):
     ],
 )
 def test_halted_and_resumed_is_bit_equal(make_job, kind, learners, halts):
-    arguments = {"dropout": 0.4, "optimizer": kind, "schedule": kind == "sgd"}
+    schedule = "cycle" if learners == 1 else kind == "sgd"
+    arguments = {"dropout": 0.4, "optimizer": kind, "schedule": schedule}
     settings = training(
         learning_rate_schedule=contract.LearningRateSchedule("cosine", warmup_steps=3),
         clip_gradient_norm=0.5,
