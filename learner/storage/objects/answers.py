@@ -56,6 +56,8 @@ _REFUSALS = {
 """By the codes of the servers: Amazon's, Google's and Ceph's, then Azure's."""
 _SKEWED = re.compile(r"Request date header too old|in a reasonable timeframe")
 """What Azure and Google say beside the code of wrong credentials."""
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)")
+_REASON = re.compile(r'(?:message|error): "([^"]{1,200})"')
 _URL = re.compile(r"https?://[^\s?]+")
 _DISABLED = re.compile(r"(?i)account is (?:disabled|suspended|inactive)")
 """What MinIO says of a known user's key."""
@@ -73,9 +75,11 @@ _MOST_BYTES = 1 << 16
 
 def translated(error: Exception, place: Place, key: str = "") -> Refused | Unavailable:
     """Return what an error of obstore means."""
-    text = str(error).partition("Debug source")[0]
+    text, _, source = str(error).partition("Debug source")
     found = _of_code(error, text, key)
-    if not isinstance(found, Refused) or found.why not in _IN_HEADERS:
+    if isinstance(found, Unavailable):
+        return _of_network(source) or found
+    if found.why not in _IN_HEADERS:
         return found
     headers, body = _ask(next(iter(_URL.findall(text)), "") or place.settings.get("auth_url", ""))
     why, detail, instead = found.why, found.detail, ""
@@ -114,6 +118,16 @@ def _of_code(error: Exception, text: str, key: str) -> Refused | Unavailable:
     if _NO_ANSWER.search(text):
         return Refused(Refusal.WEB_PAGE, key=key)
     return Unavailable(f"it answers {status} {code}".strip() if status else _network(text))
+
+
+def _of_network(source: str) -> Refused | Unavailable | None:
+    """Return why there was no answer; None if the source of an error does not say."""
+    if found := _CERTIFICATE.search(source):
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", found[1].removesuffix("Context")).lower()
+        why = Refusal.CLOCK if words == "not valid yet" else Refusal.CERTIFICATE
+        return Refused(why, f"certificate {words}")
+    reason = _REASON.search(source)
+    return Unavailable(f"the connection failed: {reason[1]}") if reason else None
 
 
 def _network(text: str) -> str:

@@ -67,6 +67,8 @@ class Refusal(enum.Enum):
     BAD_NAME = enum.auto()
     HOST_KEY = enum.auto()
     """The server's SSH key is unknown, or another one than before."""
+    CERTIFICATE = enum.auto()
+    """This machine does not trust the server's certificate."""
     FULL = enum.auto()
     """The user's quota there is used up."""
     OTHER_REGION = enum.auto()

@@ -56,6 +56,12 @@ _SENTENCES = {
         "{here}{detail}.",
         "Log in to it once with ssh from there, and compare the fingerprint that ssh shows",
     ),
+    Refusal.CERTIFICATE: (
+        "{server} of data store {id!r} shows a certificate that {here} does not trust{detail}.",
+        "If your own authority has signed it, name the authority's file in SSL_CERT_FILE (at a "
+        "site: `environment.variables`); if it has expired, tell the store's operator, or set the "
+        f"clock of {{here}}; {_CHECK}",
+    ),
     Refusal.FULL: (
         "{server} takes no more from the user of data store {id!r}: the quota is used up{detail}.",
         "Remove what nobody needs there, or ask for a larger quota",
@@ -75,7 +81,7 @@ _SENTENCES = {
         f"if `connection` has a wrong address, correct it; {_CHECK}",
     ),
 }
-_OF_THE_SITE = (Refusal.CLOCK, Refusal.WEB_PAGE)
+_OF_THE_SITE = (Refusal.CLOCK, Refusal.CERTIFICATE, Refusal.WEB_PAGE)
 """The user's manifest may be right: it works from another machine, or later."""
 
 

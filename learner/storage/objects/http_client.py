@@ -67,8 +67,9 @@ class HttpClient:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             if isinstance(error, ssl.SSLCertVerificationError):
-                detail = f"its certificate is not trusted: {error.verify_message}"
-                raise Refused(Refusal.NO_SUCH_SERVICE, detail) from error
+                early = "not yet valid" in error.verify_message
+                why = Refusal.CLOCK if early else Refusal.CERTIFICATE
+                raise Refused(why, error.verify_message) from error
             raise Unavailable(_reason(error)) from error
 
     def _connection(self, url: str) -> http.client.HTTPConnection:

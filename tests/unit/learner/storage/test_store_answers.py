@@ -1,13 +1,19 @@
 """What a store's answer says happened: the clock, a bill, the region, a proxy, a folder's mark."""
 
 import contextlib
+import datetime
+import ipaddress
 import re
+import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import SimpleNamespace
 from urllib.request import Request, urlopen
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from faulty_proxy import faulty_proxy
 from moto_server import running_moto
 from store_program import StoreProgram
@@ -18,7 +24,7 @@ AT_ONCE = {"DLCTL_STORE_PATIENCE_S": "0"}
 
 
 @contextlib.contextmanager
-def answering(status, body, **headers):
+def answering(status, body, certificate=None, **headers):
     """Yield the address of a server that has one answer, whatever it is asked."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -40,9 +46,43 @@ def answering(status, body, **headers):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        scheme = "https" if certificate else "http"
+        yield f"{scheme}://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def signed(folder, begins_in_days, ends_in_days):
+    """Return the files of an authority, and of a server's certificate and key that it signed."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    days = [datetime.timedelta(days=each) for each in (begins_in_days, ends_in_days)]
+    now, made = datetime.datetime.now(datetime.timezone.utc), []
+    for number, of in enumerate(("authority", "localhost")):
+        name = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, n)])
+                for n in (of, "authority")]  # fmt: skip
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        extension = (
+            x509.SubjectAlternativeName([address]) if number
+            else x509.BasicConstraints(ca=True, path_length=None)
+        )  # fmt: skip
+        begin, end = days if number else (-datetime.timedelta(1), datetime.timedelta(1))
+        made.append(
+            x509.CertificateBuilder().subject_name(name[0]).issuer_name(name[1])
+            .public_key(keys[number].public_key()).serial_number(number + 1)
+            .not_valid_before(now + begin).not_valid_after(now + end)
+            .add_extension(extension, critical=not number).sign(keys[0], hashes.SHA256())
+            .public_bytes(serialization.Encoding.PEM)
+        )  # fmt: skip
+    key = keys[1].private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "authority.pem").write_bytes(made[0])
+    (folder / "server.pem").write_bytes(made[1] + key)
+    return folder / "authority.pem", folder / "server.pem"
 
 
 def error(code, message="", more=""):
@@ -120,6 +160,37 @@ def test_an_empty_container_is_still_empty(tmp_path, swift):
         assert (
             code == 1 and f"The container '{name}' of data store 'mine' at {url} is empty" in told
         )
+
+
+@pytest.mark.parametrize(("days", "said"), [
+    ((1, 2), r"its clock and that of .* differ by too much \(certificate .*not.* valid"),
+    ((-2, -1), r"shows a certificate that .* does not trust \(certificate .*expired\)"),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["s3", "swift"])
+def test_a_certificate_says_what_is_wrong(tmp_path, kind, days, said):
+    """S3: `can't be used now: error sending request`, for five minutes."""
+    authority, server = signed(tmp_path, *days)
+    with answering(200, b"", server) as url:
+        program = StoreProgram(tmp_path, kind, url, NOBODY, "bucket")
+        code, told = program.run("check", SSL_CERT_FILE=str(authority))
+    assert code == 75 and re.search(said, told), told
+
+
+@pytest.mark.parametrize("kind", ["s3", "swift"])
+def test_an_authority_of_the_site_is_trusted_once_its_file_is_named(tmp_path, kind):
+    authority, server = signed(tmp_path, -1, 1)
+    with answering(404, b"", server) as url:
+        program = StoreProgram(tmp_path, kind, url, NOBODY, "bucket")
+        code, told = program.run("check")
+        assert code == 75 and "does not trust" in told and "SSL_CERT_FILE" in told
+        code, told = program.run("check", SSL_CERT_FILE=str(authority))
+    assert code == 1 and "certificate" not in told, told
+
+
+def test_a_refused_connection_says_so(tmp_path):
+    program = StoreProgram(tmp_path, "s3", "http://127.0.0.1:9", NOBODY, "bucket")
+    code, told = program.run("check", **AT_ONCE)
+    assert code == 75 and "the connection failed: Connection refused." in told
 
 
 # Real servers -------------------------------------------------------------------------------------
