@@ -29,6 +29,9 @@ Exit code 2 is a wrong command line, 130 is Ctrl-C, and 1 alone is a fault in dl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dlctl.contract.ground.hinted import HintedError
 
 
@@ -159,3 +162,43 @@ class TrainingFailed(DlctlError):
     """The training that was followed ended FAILED or CANCELLED."""
 
     exit_code = 10
+
+
+_ALLOWED = {
+    "int_parsing": "a whole number is allowed",
+    "int_type": "a whole number is allowed",
+    "int_from_float": "a whole number is allowed",
+    "int_parsing_size": "a smaller number is allowed",
+    "bool_parsing": "true or false is allowed",
+    "bool_type": "true or false is allowed",
+    "float_parsing": "a number is allowed",
+    "float_type": "a number is allowed",
+    "finite_number": "a finite number is allowed",
+    "string_type": "text is allowed",
+    "list_type": "a list is allowed",
+    "dict_type": "keys with values are allowed",
+    "model_type": "keys with values are allowed",
+    "model_attributes_type": "keys with values are allowed",
+    "too_short": "text that is not empty is allowed",
+    "string_too_short": "text that is not empty is allowed",
+}
+_BOUNDS = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+}
+
+
+def in_words(fault: Mapping[str, Any], value: str) -> str:
+    """Return what pydantic finds wrong with a value, as a sentence says it.
+
+    Args:
+        value: as a message may show it.
+    """
+    kind, text = fault["type"], str(fault["msg"])
+    if kind in ("value_error", "contradiction"):
+        return text.removeprefix("Value error, ")
+    if kind in _BOUNDS:
+        return f"{value} is out of bounds; {_BOUNDS[kind].format(**fault['ctx'])} is allowed"
+    return f"{value} is not allowed; {_ALLOWED.get(kind, text)}"

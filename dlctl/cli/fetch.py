@@ -26,6 +26,7 @@ from dlctl.cli.common import (
 )
 from dlctl.cli.jobs import save
 from dlctl.contract.ground.safe_text import printable
+from dlctl.errors import Misused
 from dlctl.service.describe import only_copies
 from dlctl.units import counted, format_bytes
 
@@ -259,7 +260,7 @@ def verify(
 
 def diff(
     training_id: str | None = ID,
-    steps: list[int] = typer.Argument(None, metavar="STEP…", help="Two steps; the newest by default."),  # noqa: E501
+    steps: list[str] = typer.Argument(None, metavar="STEP…", help="Two steps; the newest by default."),  # noqa: E501
     other: str | None = typer.Option(None, "--with", metavar="ID", help="Another training on the same site."),  # noqa: E501
     on_node: bool = ON_NODE,
     as_json: bool = JSON,
@@ -270,9 +271,13 @@ def diff(
     """
     from dlctl.outputs import checkpoints
 
+    if wrong := [each for each in steps or () if not each.isdecimal()]:
+        another = f"{wrong[0]!r} is no step; another training comes after --with"
+        raise Misused(another, option="STEP…")
     with training(training_id) as (session, record, store):
         second = store.find(other) if other else record
-        found = checkpoints.diff(session, record, second, steps or [], on_node=on_node)
+        numbers = [int(each) for each in steps or ()]
+        found = checkpoints.diff(session, record, second, numbers, on_node=on_node)
     rows = [[t["name"], t["difference"], f"{t['largest']:.3g}" if t["largest"] is not None else "-"]
             for t in found["tensors"] if t["difference"] != "none"]  # fmt: skip
     same = f"all {len(found['tensors'])} tensors are bit-identical"

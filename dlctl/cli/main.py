@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dlctl import __version__
 from dlctl.cli import output
-from dlctl.errors import DlctlError, ManifestError, Misused
+from dlctl.errors import DlctlError, ManifestError, Misused, in_words
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _WIDEST = 60
@@ -156,6 +156,19 @@ class _Command(TyperCommand):
         pieces = [re.sub(r"[{}]|(?<=\[)\[|\](?=\])", "", each)
                   for each in super().collect_usage_pieces(ctx)]  # fmt: skip
         return [each.replace("…...", "…") for each in pieces]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse; say in dlctl's words what pydantic, by which typer reads a value, refuses."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if faults := getattr(error.__cause__, "errors", None):
+                from dlctl.manifest.errors import shown
+
+                # typer has escaped what a terminal would obey
+                fault = faults()[0] | {"msg": error.message}
+                error.message = in_words(fault, shown(fault["input"], ()))
+            raise
 
     def invoke(self, ctx: Any) -> object:
         """Run the command; show what makes no sense as a wrong option, with its usage."""

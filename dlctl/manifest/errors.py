@@ -9,34 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from dlctl.errors import in_words
 from dlctl.yaml_source import Document, Trail
 
-_ALLOWED = {
-    "int_parsing": "a whole number is allowed",
-    "int_type": "a whole number is allowed",
-    "int_from_float": "a whole number is allowed",
-    "int_parsing_size": "a smaller number is allowed",
-    "bool_parsing": "true or false is allowed",
-    "bool_type": "true or false is allowed",
-    "float_parsing": "a number is allowed",
-    "float_type": "a number is allowed",
-    "finite_number": "a finite number is allowed",
-    "string_type": "text is allowed",
-    "list_type": "a list is allowed",
-    "dict_type": "keys with values are allowed",
-    "model_type": "keys with values are allowed",
-    "model_attributes_type": "keys with values are allowed",
-    "too_short": "text that is not empty is allowed",
-    "string_too_short": "text that is not empty is allowed",
-}
 _LISTED = " Allowed: "
 """What is before the keys or words that are allowed."""
-_BOUNDS = {
-    "greater_than_equal": "at least {ge}",
-    "greater_than": "more than {gt}",
-    "less_than_equal": "at most {le}",
-    "less_than": "less than {lt}",
-}
 
 
 def dotted(trail: Trail) -> str:
@@ -122,15 +99,11 @@ def _sentence(item: Any, trail: Trail, model: type[BaseModel], data: Any) -> str
         return "is missing"
     if kind == "extra_forbidden":
         return unknown_key(str(trail[-1]), allowed_keys(model, trail[:-1]))
-    if kind in ("value_error", "contradiction"):
-        return str(item["msg"]).removeprefix("Value error, ")
     text = shown(_at(data, trail), trail)
-    if kind in _BOUNDS:
-        return f"{text} is out of bounds; {_BOUNDS[kind].format(**context)} is allowed"
     if kind == "literal_error":
         words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
         return f"{text} is unknown{_meant(str(_at(data, trail)), words)}{_LISTED}{', '.join(words)}"
-    return f"{text} is not allowed; {_ALLOWED.get(kind, item['msg'])}"
+    return in_words(item, text)
 
 
 def unknown_key(key: str, allowed: list[str]) -> str:

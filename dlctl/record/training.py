@@ -100,6 +100,7 @@ class Record:
             overrides = json.loads(self.overrides, object_hook=_shown)
         unknown = {name: getattr(self, name) or None for name in UNKNOWN_IF_0}
         return vars(self) | unknown | {
+            "goes_on": False if self.state.final else self.goes_on,
             "state": str(self.state), "created_at": unix_seconds(self.created_at),
             "overrides": overrides, "made": None if self.made is None else asdict(self.made),
         }  # fmt: skip

@@ -25,6 +25,8 @@ from pydantic import (
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
+from dlctl.errors import in_words
+from dlctl.manifest.errors import shown
 from dlctl.serve.problems import Malformed, TooLarge, json_bytes
 from dlctl.service.client import TAG
 from dlctl.sites.model import NAME_PATTERN
@@ -238,7 +240,8 @@ def checked(kind: type[BaseModel], value: Any, what: str) -> Any:
         return kind.model_validate(value)
     except ValidationError as error:
         faults = [
-            f"{'.'.join(map(str, each['loc'])) or what}: {_WORDS.get(each['type'], each['msg'])}"
+            f"{'.'.join(map(str, each['loc'])) or what}: "
+            f"{_WORDS.get(each['type']) or in_words(each, shown(each['input'], each['loc']))}"
             for each in error.errors()
         ]
         raise Malformed(f"{what} is wrong: {'; '.join(faults)}") from None

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from dlctl.contract import write_whole
 from dlctl.contract.ground.safe_text import has_credential
-from dlctl.errors import SiteError
+from dlctl.errors import SiteError, in_words
 from dlctl.package_data import data_path
 from dlctl.sites.model import (
     NAME_PATTERN,
@@ -261,11 +261,11 @@ def _problem(fault: ErrorDetails, document: Document) -> str:
         return f"{document.where(trail, key=True)}: {key}: unknown key; {_allowed_keys(trail)}"
     if fault["type"] == "missing":
         return f"{document.where(trail[:-1])}: {key}: is missing"
-    allowed = fault["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
-    given = repr(fault["input"])
+    given = f"{fault['input']!r:.60}"
     is_hidden = isinstance(fault["input"], (dict, BaseModel)) or has_credential(given)
-    tail = "" if is_hidden else f" (seen {given:.60})"
-    return f"{document.where(trail)}: {key}: {allowed}{tail}"
+    what = in_words(fault, "this value" if is_hidden else given)
+    tail = "" if is_hidden or given in what else f" (seen {given})"
+    return f"{document.where(trail)}: {key}: {what}{tail}".replace("Input should be", "allowed is")
 
 
 def _allowed_keys(trail: Trail) -> str:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from dlctl.contract.stores import LOAD, MOUNTED_STORES, STORE
-from dlctl.errors import ManifestError
+from dlctl.errors import ManifestError, in_words
 from dlctl.package_data import data_path
 from dlctl.yaml_source import Document, Trail, YamlError, load_file, plain
 
@@ -162,7 +162,7 @@ def _read(path: Path) -> Schema:
 
 def _sentence(document: Document, fault: ErrorDetails) -> str:
     trail: Trail = fault["loc"]
-    what = fault["msg"]
+    what = "is missing" if fault["type"] == "missing" else in_words(fault, "this value")
     if fault["type"] == "extra_forbidden":
         known = Key if trail[0] == "connection" else Schema
         what = f"unknown key; Allowed: {', '.join(known.model_fields)}"

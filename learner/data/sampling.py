@@ -97,13 +97,50 @@ def fetch(dataset: Any, indices: Indices) -> tuple[tuple[Any, ...], Any]:
     elif type(dataset) is Hdf5Dataset:
         batch = dataset.batch(indices)
     else:
-        batch = default_collate(_samples(dataset, [int(index) for index in indices]))
+        batch = _collated(dataset, indices)
     if not isinstance(batch, Sequence) or len(batch) < 2:
         raise UserFault(
             f"a sample of the dataset {type(dataset).__name__} is not (inputs, target)",
             hint="return a tuple from __getitem__; its last item is the target",
         )
     return tuple(batch[:-1]), batch[-1]
+
+
+def _collated(dataset: Any, indices: Indices) -> Any:
+    """Return samples as one batch.
+
+    Raises:
+        UserFault: they differ in shape, or hold what no batch can hold.
+    """
+    samples = _samples(dataset, [int(index) for index in indices])
+    try:
+        return default_collate(samples)
+    except (RuntimeError, TypeError) as error:
+        described = [_described(sample) for sample in samples]
+        other = next((n for n, text in enumerate(described) if text != described[0]), None)
+        kind, first = type(dataset).__name__, f"sample {indices[0]} is {described[0]}"
+        if other is None:
+            raise UserFault(
+                f"samples of the dataset {kind} can't become a batch: {first}",
+                hint="return tensors, numpy arrays, numbers, or tuples and dicts of these, from "
+                f"__getitem__ ({str(error).splitlines()[0]})",
+            ) from error
+        raise UserFault(
+            f"samples of the dataset {kind} can't become one batch: {first}, sample "
+            f"{indices[other]} is {described[other]}",
+            hint="pad or crop them to one shape in __getitem__; or train with your own loop "
+            "(framework.command), whose DataLoader has a collate_fn",
+        ) from error
+
+
+def _described(value: Any) -> str:
+    """Return types and shapes of a sample."""
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_described, value))})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_described(item)}" for key, item in value.items()) + "}"
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + ("" if shape is None else f"{list(shape)}")
 
 
 def _samples(dataset: Any, indices: list[int]) -> Any:

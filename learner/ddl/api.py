@@ -23,6 +23,7 @@ from learner.errors import UserFault
 from learner.exchange import Exchange, find_group, make_exchange
 from learner.exchange.single import SingleExchange
 from learner.exchange.topology import check_mode
+from learner.model.trainable import refuse_batch_statistics
 from learner.system.memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -195,6 +196,8 @@ def broadcast_parameters(
     """Replace every parameter (and a module's buffers) by rank 0's."""
     state = _state()
     if isinstance(parameters, torch.nn.Module):
+        if state.exchange.size > 1 and not torch.distributed.is_initialized():
+            refuse_batch_statistics(parameters)
         named = dict([*parameters.named_parameters(), *parameters.named_buffers()])
     elif isinstance(parameters, Mapping):
         named = dict(parameters)

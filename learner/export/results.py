@@ -11,6 +11,7 @@ import torch
 
 from dlctl.contract import SCHEMA_VERSION, write_whole
 from dlctl.contract.metrics import finite
+from learner.model.weights import state_of
 
 MODEL_FILE = "model.pt"
 METRICS_FILE = "metrics.json"
@@ -20,7 +21,7 @@ def export_model(model: torch.nn.Module, results: Path) -> Path:
     """Write model.pt, which torch.load(path, weights_only=True) loads without dlctl or a GPU."""
     state = {
         name: value.detach().cpu() if isinstance(value, torch.Tensor) else value
-        for name, value in model.state_dict().items()
+        for name, value in state_of(model).items()
     }
     buffer = io.BytesIO()
     torch.save(state, buffer)

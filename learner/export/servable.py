@@ -6,25 +6,14 @@ import copy
 from typing import Any
 
 import torch
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from learner.errors import UserFault
+from learner.model.weights import unwrap
 
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
     "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called",
 )  # fmt: skip
-
-
-def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the user's model without DistributedDataParallel, DataParallel and torch.compile."""
-    while True:
-        if isinstance(model, (DistributedDataParallel, DataParallel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), torch.nn.Module):
-            model = inner
-        else:
-            return model
 
 
 def copy_of(model: torch.nn.Module) -> torch.nn.Module:

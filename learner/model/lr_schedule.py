@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from dlctl.contract import LearningRateSchedule
 from learner.errors import UserFault
@@ -131,6 +132,88 @@ class UserSchedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the scheduler's state."""
         self._scheduler.load_state_dict(state)
+
+
+class BatchSchedule(UserSchedule):
+    """A torch learning-rate scheduler, stepped once after each batch."""
+
+    _STEPS = "steps_of_loop"
+
+    def __init__(self, scheduler: Any) -> None:
+        super().__init__(scheduler)
+        self._steps = 0
+
+    def before_step(self, step: int) -> None:
+        """Step the scheduler to its state after `step` batches."""
+        while self._steps < step:
+            self._steps += 1
+            self._scheduler.step()
+
+    def after_epoch(self, loss: float) -> None:
+        """Do nothing: an epoch's last batch has stepped the scheduler, too."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scheduler's state, and how often it was stepped."""
+        return {**super().state_dict(), self._STEPS: self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the scheduler's state."""
+        rest = dict(state)
+        self._steps = rest.pop(self._STEPS, rest.get("last_epoch", 0))
+        super().load_state_dict(rest)
+
+
+def user_schedule(
+    scheduler: Any, pace: str, epochs: int, batches: int, say: Callable[[str], None]
+) -> UserSchedule:
+    """Return the schedule of a user's scheduler.
+
+    Args:
+        scheduler: of torch.
+        pace: "epoch" or "batch": after which it takes a step; "" if the user does not say.
+        epochs: of the training.
+        batches: of an epoch.
+        say: prints a warning.
+
+    Raises:
+        UserFault: the scheduler may be meant for the other pace, or takes fewer steps.
+    """
+    name, steps = type(scheduler).__name__, epochs * batches
+    ask = 'return "schedule": {"scheduler": schedule, "step": "batch"}, or "epoch" if that is meant'
+    length = _length(scheduler)
+    if not pace and isinstance(scheduler, (OneCycleLR, CyclicLR)) and length != epochs:
+        raise UserFault(
+            f"build returned the schedule {name}, which is made for a step after each batch; the "
+            "built-in loop steps a schedule once an epoch",
+            hint=ask,
+        )
+    if not pace and batches > 1 and length >= steps:
+        say(
+            f"WARNING: the schedule {name} spans {length} steps, and gets one an epoch, {epochs}; "
+            f"if each batch is to be a step, {ask}"
+        )
+    if pace == "batch" and isinstance(scheduler, ReduceLROnPlateau):
+        raise UserFault(
+            f"the schedule {name} can't step after each batch: it goes by the loss of an epoch",
+            hint='return it without "step"',
+        )
+    last = steps - 1 if pace == "batch" else epochs  # nothing follows the last batch's step
+    if isinstance(scheduler, OneCycleLR) and last > length:
+        raise UserFault(
+            f"the schedule {name} ends after {length} steps, and the training takes {last}: "
+            f"{epochs} epochs of {batches} batches",
+            hint=f"give it total_steps={steps if pace == 'batch' else epochs}",
+        )
+    return BatchSchedule(scheduler) if pace == "batch" else UserSchedule(scheduler)
+
+
+def _length(scheduler: Any) -> int:
+    """Return after how many steps a scheduler of torch reaches its end, or its first turn."""
+    names = ("total_steps", "total_size", "total_iters", "T_max", "T_0", "step_size")
+    own = [getattr(scheduler, name, 0) for name in names]
+    own += [*getattr(scheduler, "milestones", ()), *getattr(scheduler, "_milestones", ())]
+    own += [_length(each) for each in getattr(scheduler, "_schedulers", ())]
+    return int(max(own))
 
 
 def _scaled(rates: list[float], first: float) -> list[float]:

@@ -41,7 +41,9 @@ class Parts:
     metrics: dict[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     """(outputs, targets) → the mean over the batch."""
     schedule: Any = None
-    """A torch learning-rate scheduler, stepped once per epoch; replaces the manifest's schedule."""
+    """A torch learning-rate scheduler; replaces the manifest's schedule."""
+    pace: str = ""
+    """What the scheduler takes a step after, "epoch" or "batch"; empty if `build` does not say."""
     solver: Any = None
     """For parameter_server.solver: own. See psrv.rules."""
 
@@ -113,6 +115,8 @@ def build_parts(build: Callable[[dict[str, Any]], Any], arguments: dict[str, Any
         )
     _check_keys(returned)
     parts = Parts(**{key: value for key, value in returned.items() if value is not None})
+    if isinstance(parts.schedule, Mapping):
+        parts.schedule, parts.pace = _with_pace(parts.schedule)
     _check_types(parts)
     _check_optimizer(parts)
     return parts
@@ -128,6 +132,16 @@ def _check_keys(returned: Mapping[str, Any]) -> None:
     missing = [key for key in REQUIRED if returned.get(key) is None]
     if missing:
         raise UserFault(f"build returned no {' and no '.join(missing)}")
+
+
+def _with_pace(given: Mapping[str, Any]) -> tuple[Any, str]:
+    pace = given.get("step", "epoch")
+    if not given.keys() <= {"scheduler", "step"} or pace not in ("epoch", "batch"):
+        raise UserFault(
+            f"build returned the schedule {dict(given)!r}",
+            hint='its keys are "scheduler" and "step", which is "epoch" or "batch"',
+        )
+    return given.get("scheduler"), pace
 
 
 def _check_types(parts: Parts) -> None:
@@ -147,7 +161,7 @@ def _check_types(parts: Parts) -> None:
             raise _wrong(f"metrics[{name!r}]", function, "a function of (outputs, targets)")
         if name in RESERVED or name.startswith("validation_"):
             raise UserFault(f"a metric can't be called {name!r}", hint="the loop uses this name")
-    if parts.schedule is not None and not _is_schedule(parts.schedule):
+    if (parts.schedule is not None or parts.pace) and not _is_schedule(parts.schedule):
         raise _wrong("schedule", parts.schedule, "a scheduler of torch.optim.lr_scheduler")
 
 

@@ -1,4 +1,8 @@
-"""Compare and load states of a model, from `framework.arguments.weights` or a checkpoint."""
+"""Compare and load states of a model, from `framework.arguments.weights` or a checkpoint.
+
+States are kept by plain names: those that the model's tensors have without torch.compile and
+DataParallel, which put `_orig_mod.` and `module.` before them.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,45 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from learner.errors import UserFault
 
-_WRAPPERS = ("state_dict", "model")
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
 _MOST_NAMED = 3
+_COMPILED, _PARALLEL = "_orig_mod.", "module."
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the user's model without DistributedDataParallel, DataParallel and torch.compile."""
+    while True:
+        if isinstance(model, (DistributedDataParallel, DataParallel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), torch.nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def state_of(model: torch.nn.Module) -> dict[str, Any]:
+    """Return a model's state by plain names."""
+    return _plain(unwrap(model).state_dict())
+
+
+def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a model's buffers by plain names."""
+    return _plain(dict(unwrap(model).named_buffers()))
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(name).replace(_COMPILED, ""): value for name, value in state.items()}
+
+
+def _put(model: torch.nn.Module, state: Mapping[str, Any], *, strict: bool) -> None:
+    """Load a state that has plain names."""
+    inner = unwrap(model)
+    own = {name.replace(_COMPILED, ""): name for name in inner.state_dict()}
+    inner.load_state_dict({own[name]: value for name, value in state.items()}, strict=strict)
 
 
 def load_weights(path: Path) -> dict[str, Any]:
@@ -34,9 +72,9 @@ def load_weights(path: Path) -> dict[str, Any]:
             f"framework.arguments.weights: {path} is no plain state_dict: {_first_line(error)}",
             hint="save it with torch.save(model.state_dict(), path)",
         ) from None
-    if isinstance(state, Mapping) and len(state) == 1:
-        key = next(iter(state))
-        state = state[key] if key in _WRAPPERS and isinstance(state[key], Mapping) else state
+    if isinstance(state, Mapping):
+        inner = (state.get(key) for key in _WRAPPERS)
+        state = next((each for each in inner if isinstance(each, Mapping)), state)
     if not isinstance(state, Mapping):
         raise UserFault(
             f"framework.arguments.weights: {path} holds a {type(state).__name__}, no state_dict",
@@ -54,43 +92,58 @@ def find_weights(name: str, code_dir: Path) -> Path:
     return in_code
 
 
-def start_from(model: torch.nn.Module, state: dict[str, Any], *, strict: bool) -> list[str]:
-    """Load weights into a model; if not strict, return a description of each skipped one.
+def start_from(
+    model: torch.nn.Module, state: Mapping[str, Any], *, strict: bool
+) -> tuple[int, list[str]]:
+    """Load weights into a model, saved with or without torch.compile, DataParallel and the like.
+
+    Returns:
+        How many of the model's tensors are loaded, and a description of each skipped one.
 
     Raises:
-        UserFault: strict, and the names or shapes differ.
+        UserFault: strict, and the names or shapes differ; or nothing fits.
     """
-    found = differences(model.state_dict(), state)
+    mine, state = state_of(model), _plain(state)
+    if not mine.keys() & state.keys() and all(name.startswith(_PARALLEL) for name in state):
+        state = {name.removeprefix(_PARALLEL): value for name, value in state.items()}
+    found = differences(mine, state)
     if found and strict:
         raise UserFault(
             f"framework.arguments.weights does not fit the model: {_some(found)}",
             hint="set framework.arguments.weights_strict to false to load only what fits",
         )
-    mine = model.state_dict()
     fitting = {k: v for k, v in state.items() if k in mine and _shape(v) == _shape(mine[k])}
-    model.load_state_dict(fitting, strict=False)
-    return found
+    if mine and not fitting:
+        raise UserFault(
+            f"framework.arguments.weights fits none of the model's {len(mine)} tensors: "
+            f"{'; '.join(dict.fromkeys((found[0], found[-1])))}",
+            hint="name the weights of such a model, or rename its layers as in the file; without "
+            "framework.arguments.weights the training begins from random weights",
+        )
+    _put(model, fitting, strict=False)
+    return len(fitting), found
 
 
-def restore_model(model: torch.nn.Module, state: dict[str, Any], where: str) -> None:
+def restore_model(model: torch.nn.Module, state: Mapping[str, Any], where: str) -> None:
     """Load a checkpoint's state into a model.
 
     Raises:
         UserFault: the checkpoint is of another model.
     """
-    if found := differences(model.state_dict(), state):
+    state = _plain(state)  # older versions kept the names of compiled models
+    if found := differences(state_of(model), state):
         raise UserFault(
             f"the checkpoint {where} is of another model: {_some(found)}",
             hint="resume needs the same model; submit a changed one as a new training",
         )
-    model.load_state_dict(state)
+    _put(model, state, strict=True)
 
 
 def restore_buffers(model: torch.nn.Module, stored: Mapping[str, torch.Tensor]) -> None:
     """Set the buffers that a learner stored as its own."""
-    buffers = dict(model.named_buffers())
+    buffers = buffers_of(model)
     with torch.no_grad():
-        for name, value in stored.items():
+        for name, value in _plain(stored).items():
             buffers[name].copy_(value)
 
 

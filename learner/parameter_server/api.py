@@ -36,6 +36,7 @@ from learner.job.context import LearnerContext, find_context
 from learner.job.directives import HaltTime
 from learner.job.metrics import PROGRESS_INTERVAL_S, Progress
 from learner.job.stacks import register
+from learner.model.trainable import refuse_batch_statistics
 from learner.parameter_server.model import ModelOnServers
 from learner.parameter_server.rendezvous import (
     has_begun,
@@ -168,6 +169,8 @@ class Server(AbstractContextManager["Server"]):
                 f"with {settings.solver} the server takes the steps, and there is no learning rate",
                 hint="give lr, or parameter_server.learning_rate in the manifest",
             )
+        if isinstance(model, torch.nn.Module) and self.size > 1:
+            refuse_batch_statistics(model)
         named = list(model.named_parameters()) if isinstance(model, torch.nn.Module) else [
             (str(number), parameter) for number, parameter in enumerate(model)
         ]  # fmt: skip

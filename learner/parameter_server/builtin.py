@@ -171,6 +171,7 @@ class _Learner:
             self._rate,
             self._job.reports(),
             self._halt,
+            self._learners,
         )
 
     def _ordered(self, cursor: FileCursor, chunk_samples: int) -> FileCursor:

@@ -173,3 +173,4 @@ class ServerTraining:
     """Where this learner reports its progress."""
     halt: HaltFlag
     """Ends the training after the current chunk, and a validation at once."""
+    learners: int = 1

@@ -51,7 +51,7 @@ class ServerLoop:
         self._settings, self._trained, self._reports = settings, trained, training.reports
         self._model, self._server_model = trained.parts.model, training.server_model
         self._samples, self._batch_samples = sizes
-        self._evaluation = Evaluation(trained.parts, trained.device)
+        self._evaluation = Evaluation(trained.parts, trained.device, training.learners)
         self._steps = batch_count(cursor.samples, settings.batch_size)
         self._watch = LossWatch(training.reports.say)
         self._batches = 0

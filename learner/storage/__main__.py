@@ -20,7 +20,7 @@ from dlctl.contract.ground.amounts import counted, format_bytes
 from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache
-from learner.storage.listing import known_listing, list_container
+from learner.storage.listing import expect_store, known_listing, list_container, listed
 from learner.storage.objects import (
     ObjectStore,
     Patient,
@@ -150,10 +150,11 @@ def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
     if env.get(f"{PREFIX}QUICK"):
         opened = open_store(kind, place)
         first = Patient(opened, CHECK_PATIENCE_S).repeat(lambda: next(opened.list(), None))
+        expect_store(store, place)
         print("it answers" if first else "it answers, and is empty")
         return 0
     may_be_empty = env.get(f"{PREFIX}MAY_BE_EMPTY")
-    objects = list(store.list()) if may_be_empty else list_container(store, place).objects
+    objects = listed(store, place) if may_be_empty else list_container(store, place).objects
     size = format_bytes(sum(item.size_bytes for item in objects))
     print(f"{counted(len(objects), 'object')}, {size}")
     return 0

@@ -23,7 +23,7 @@ from learner.checkpoint_files.layout import Marker, directory_name
 from learner.exchange import Exchange
 from learner.model.lr_schedule import Schedule
 from learner.model.user_model import Parts
-from learner.model.weights import restore_buffers, restore_model
+from learner.model.weights import buffers_of, restore_buffers, restore_model, state_of
 from learner.training.optimizer_state import OptimizerState, check_optimizer, restore_optimizer
 
 
@@ -227,7 +227,7 @@ class CheckpointKeeper:
         """Return the state of the training, and this learner's own state."""
         model = trained.parts.model
         tree = {
-            "model": self._of_first(dict(model.state_dict()), dict(model.named_buffers())),
+            "model": self._of_first(state_of(model), buffers_of(model)),
             "optimizer": {
                 "class": type(trained.parts.optimizer).__name__,
                 "state": _optimizer_state(trained),
@@ -252,13 +252,13 @@ class CheckpointKeeper:
 
     def _own_buffers(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Return this learner's buffers that differ from rank 0's or are not in the state."""
-        buffers = dict(model.named_buffers())
+        buffers = buffers_of(model)
         if not buffers:
             return {}
         digests = {name: _digest(buffer) for name, buffer in buffers.items()}
         first = self._exchange.share(digests)
         if self._exchange.rank == 0:
-            stored = model.state_dict().keys()
+            stored = state_of(model).keys()
             return {name: b for name, b in buffers.items() if name not in stored}
         return {name: b for name, b in buffers.items() if digests[name] != first[name]}
 

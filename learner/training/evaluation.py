@@ -16,7 +16,12 @@ from learner.data.classes import count_classes
 from learner.data.sampling import batch_count, fetch, share_of_batch, to_device
 from learner.errors import UserFault
 from learner.exchange import Group
+from learner.export.inputs import batch_size, take
 from learner.model.user_model import Parts
+
+_TIMES = (1, 2, 3)
+"""How often samples come, to tell a sum from a mean. (A contrastive loss may double as a sum does,
+but not treble.)"""
 
 
 class HaltedInValidation(Exception):
@@ -26,9 +31,11 @@ class HaltedInValidation(Exception):
 class Evaluation:
     """The user's model, loss and metrics on one device."""
 
-    def __init__(self, parts: Parts, device: torch.device) -> None:
+    def __init__(self, parts: Parts, device: torch.device, learners: int = 1) -> None:
         self._parts = parts
         self._device = device
+        self._learners = learners
+        self._checked = learners == 1
         self.names = ("loss", *parts.metrics)
         """The names of the values that `sums` returns."""
 
@@ -54,7 +61,33 @@ class Evaluation:
                 f"the loss returned {shape}, not a tensor with one element",
                 hint="it must be the mean over the batch",
             )
+        if not self._checked:
+            self._check_mean(outputs, targets)
         return loss
+
+    def _check_mean(self, outputs: Any, targets: Any) -> None:
+        """Refuse a sum: a mean over a few samples is the same if each comes several times.
+
+        Raises:
+            UserFault: the loss grows with the batch.
+        """
+        if (batch_size((targets,)) or 0) < 2:  # a single row could be anything
+            return
+        self._checked = True
+        try:
+            with preserved(self._device), torch.no_grad():
+                batches = [take((targets, outputs), [0, 1] * times) for times in _TIMES]
+                once, *more = (float(self._parts.loss(ours, theirs)) for theirs, ours in batches)
+        except Exception:  # the loss takes no such batch: nobody knows
+            return
+        if once and np.allclose(more, [n * once for n in _TIMES[1:]], rtol=1e-3, atol=0):
+            raise UserFault(
+                "the loss is a sum over the batch's samples: the built-in loop weights each "
+                f"learner's gradient as that of a mean, so {self._learners} learners would take "
+                "smaller steps than one",
+                hint='return the mean over the batch (reduction="mean"); the same steps need the '
+                "learning rate times the batch size",
+            )
 
     def sums(self, loss: torch.Tensor, outputs: Any, targets: Any, samples: int) -> list[float]:
         """Return the sums of loss and metrics over the batch's samples, in the order of `names`."""

@@ -80,7 +80,7 @@ class Trainer:
         self._halt = halt
         self._optimizer = optimizer
         self._times = StepTimes()
-        self._evaluation = Evaluation(self._parts, trained.device)
+        self._evaluation = Evaluation(self._parts, trained.device, exchange.size)
         self._names = self._evaluation.names
         self._steps = 0
         """How many steps the current epoch has, or what is left of it."""

@@ -21,10 +21,11 @@ from learner.export import export_metrics, export_model
 from learner.frameworks import loop_module
 from learner.job.context import LearnerContext, read_plan
 from learner.job.metrics import MetricsFile, Progress, finished_file, tell
-from learner.model.lr_schedule import ManifestSchedule, Schedule, UserSchedule, factor
+from learner.model.lr_schedule import ManifestSchedule, Schedule, factor, user_schedule
+from learner.model.trainable import check_trainable
 from learner.model.user_model import Parts
 from learner.model.user_program import run_build
-from learner.model.weights import find_weights, load_weights, start_from
+from learner.model.weights import find_weights, load_weights, start_from, state_of
 from learner.training import torch_compiler
 from learner.training.checkpoints import CheckpointKeeper, Position, Trained
 from learner.training.loop import Reports
@@ -58,6 +59,7 @@ class TrainingJob(LearnerContext):
         """Run the user's file in its code directory, with the same random seed on all ranks."""
         torch_compiler.import_late()
         parts = run_build(self.plan, self.code_dir)
+        check_trainable(parts, self.plan.resources.learners)
         parts.model.to(device)
         if isinstance(parts.loss, torch.nn.Module):
             parts.loss.to(device)
@@ -66,10 +68,10 @@ class TrainingJob(LearnerContext):
     def schedule(self, parts: Parts) -> Schedule:
         """Return the user's schedule, or else the manifest's."""
         settings = self.plan.training
-        if parts.schedule is not None:
-            return UserSchedule(parts.schedule)
-        chosen = settings.learning_rate_schedule
         steps = batch_count(len(parts.train), settings.batch_size)
+        if parts.schedule is not None:
+            return user_schedule(parts.schedule, parts.pace, settings.epochs, steps, self.say)
+        chosen = settings.learning_rate_schedule
         factor(replace(chosen, warmup_steps=0), 0, steps, steps)  # refuses an unknown name now
         return ManifestSchedule(parts.optimizer, chosen, steps, settings.epochs)
 
@@ -121,15 +123,17 @@ class TrainingJob(LearnerContext):
         weights = arguments.get("weights")
         if weights is None:
             return
-        path = find_weights(str(weights), self.code_dir)
+        path, how_many = find_weights(str(weights), self.code_dir), ""
         if take := self._hook("take_weights"):
             for text in take(model, path):
                 self.say(f"not loaded from {path.name}: {text}")
         else:
             strict = arguments.get("weights_strict", True) is not False
-            for text in start_from(model, load_weights(path), strict=strict):
+            loaded, skipped = start_from(model, load_weights(path), strict=strict)
+            for text in skipped:
                 self.say(f"WARNING: not loaded from {path.name}: {text}")
-        self.say(f"starting from the weights in {path}")
+            how_many = f": {loaded} of the model's {len(state_of(model))} tensors"
+        self.say(f"starting from the weights in {path}{how_many}")
 
     def reports(self) -> Reports:
         """Return where the loop reports what it does."""

@@ -19,7 +19,8 @@ from dlctl.contract import search as names
 from dlctl.contract.ground.follow import LineFollower, Position
 from dlctl.contract.ground.processes import end_child
 from dlctl.contract.launchers import LAUNCHERS, outside_of_job
-from dlctl.contract.metrics import EPOCH, EVENT, STEP, TIME, parse_metrics_name
+from dlctl.contract.measured.judged_series import VALIDATED
+from dlctl.contract.metrics import EPOCH, EVENT, GROUP, STEP, TIME, parse_metrics_name
 from search.tasks import BaseTask, Order
 
 POLL_S = 0.5
@@ -162,11 +163,12 @@ class Measured:
         validated: float | None = None
         for row in rows:
             self.step = max(self.step, int(row.get(STEP, 0)))
-            news |= {name: float(value) for name, value in row.items()
-                     if _is_finite(value) and name not in _WHERE}  # fmt: skip
-            prefix = "" if row.get("group") == "validation" else "validation_"
-            if _is_finite(value := row.get(f"{prefix}{self._metric}")):
-                validated = float(value)
+            group = str(row.get(GROUP, ""))
+            prefix = "" if group not in VALIDATED else "test_" if group == "test" else "validation_"
+            mine = {f"{prefix}{name}": float(value) for name, value in row.items()
+                    if _is_finite(value) and name not in _WHERE}  # fmt: skip
+            news |= mine
+            validated = mine.get(f"validation_{self._metric}", validated)
         if validated is not None:
             news[self._metric], self._is_validated = validated, True
         elif self._is_validated:

@@ -257,6 +257,9 @@ def check_faults():
     odd = nn.Linear(6, 5 + (ddl.rank() == last))
     refuses("rank 0 has weight (5, 6) float32", lambda: ddl.broadcast_parameters(odd))
     refuses(f"rank {last} has weight (6, 6) float32", lambda: ddl.broadcast_parameters(odd))
+    if ddl.size() > 1 and not torch.distributed.is_initialized():
+        synchronized = nn.Sequential(nn.SyncBatchNorm(3))
+        refuses("layer 0 is a SyncBatchNorm", lambda: ddl.broadcast_parameters(synchronized))
     short = list(named.values())[: 3 + (ddl.rank() == 0)]
     refuses("has nothing", lambda: ddl.DistributedOptimizer(torch.optim.SGD(short, lr=0.1)))
     memory = torch.channels_last if ddl.rank() else torch.contiguous_format

@@ -57,6 +57,9 @@ def build(arguments):
     }
     if arguments.get("schedule"):
         built["schedule"] = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], gamma=0.5)
+    if arguments.get("schedule") == "cycle":
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=15)
+        built["schedule"] = {"scheduler": cycle, "step": "batch"}
     return built
 """
 
@@ -125,7 +128,8 @@ def test_more_learners_than_samples_in_the_last_batch(make_job):
     ],
 )
 def test_halted_and_resumed_is_bit_equal(make_job, kind, learners, halts):
-    arguments = {"dropout": 0.4, "optimizer": kind, "schedule": kind == "sgd"}
+    schedule = "cycle" if learners == 1 else kind == "sgd"
+    arguments = {"dropout": 0.4, "optimizer": kind, "schedule": schedule}
     settings = training(
         learning_rate_schedule=contract.LearningRateSchedule("cosine", warmup_steps=3),
         clip_gradient_norm=0.5,
@@ -218,6 +222,21 @@ def test_a_wrong_program_gets_one_sentence(make_job, program, words):
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 2
+
+
+SUMS = "nn.CrossEntropyLoss()", "nn.CrossEntropyLoss(reduction='sum')"
+SYNCHRONIZED = "nn.LayerNorm(16)", "nn.SyncBatchNorm(16)"
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (SUMS, "the loss is a sum over the batch's samples"),
+    (SYNCHRONIZED, "the model's layer norm is a SyncBatchNorm"),
+])  # fmt: skip
+def test_what_would_depend_on_the_number_of_learners_is_refused(make_job, change, said):
+    """Both trained to the end, to other weights than one learner's."""
+    done = make_job(PROGRAM.replace(*change), 2).train()
+    assert done.returncode != 0
+    assert said in done.stderr and "Traceback" not in done.stderr
 
 
 def test_users_modules_shadow_nothing_and_can_be_imported(make_job):

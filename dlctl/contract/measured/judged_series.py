@@ -50,10 +50,16 @@ def key_of(source: Source, learner: int, group: str, name: str) -> Key:
     if source is Source.NODE:
         return Key(source.value, learner, group, name)
     if not group:
-        for beginning, of in _GROUPS.items():
-            if name.startswith(beginning) and len(name) > len(beginning):
-                return Key(source.value, learner, of, without_prefix(name, beginning))
+        group, name = data_of(name)
     return Key(source.value, learner, group, name)
+
+
+def data_of(name: str) -> tuple[str, str]:
+    """Return the group that a name begins with, and the rest: `val_loss` is a validation's loss."""
+    for beginning, of in _GROUPS.items():
+        if name.startswith(beginning) and len(name) > len(beginning):
+            return of, without_prefix(name, beginning)
+    return "", name
 
 
 def is_better_lower(name: str) -> bool | None:

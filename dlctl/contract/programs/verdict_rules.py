@@ -181,6 +181,11 @@ RULES = (
         "Correct the program and submit again.",
     ),
     _rule(
+        r"Default process group has not been initialized", LEARNER, KIND.USER_ERROR,
+        "Call torch.distributed.init_process_group first; the built-in loop takes the model "
+        "without DistributedDataParallel.",
+    ),
+    _rule(
         r"device-side assert triggered", LEARNER, KIND.USER_ERROR,
         "An index or a label is out of range: with CUDA_LAUNCH_BLOCKING=1 the traceback shows it.",
     ),

@@ -9,6 +9,7 @@ import ast
 import re
 from typing import Any
 
+from dlctl.contract.measured.judged_series import data_of
 from dlctl.contract.metrics import SUBID, MetricsLine
 from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind, LineParser, as_number
 
@@ -30,7 +31,7 @@ _MOST_CHARACTERS = 4096
 """A longer line fits no rule, so that none of them can take long."""
 _NO_LITERAL = re.compile(r"\b(nan|inf)\b(?!')")
 _NOT_A_METRIC = {"ETA", "v_num", "it/s"}
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
+TRAIN, TEST = "train", "test"
 
 
 class AutoParser(LineParser):
@@ -87,8 +88,8 @@ class AutoParser(LineParser):
         for name, value in pairs:
             if name in _NOT_A_METRIC:
                 continue
-            group, own = _split_name(name)
-            draft = drafts.setdefault(group, self._draft(group))
+            group, own = data_of(name)
+            draft = drafts.setdefault(group or TRAIN, self._draft(group or TRAIN))
             draft.value(own, Kind.FLOAT, value)
         return list(drafts.values())
 
@@ -163,13 +164,3 @@ class AutoParser(LineParser):
         done = max(1, self._epoch or 1) - 1
         self._step = done * int(match[2]) + int(match[1])
         return self._by_group(list(_PAIR.findall(line, line.index(" - "))))
-
-
-def _split_name(name: str) -> tuple[str, str]:
-    for prefix, group in (
-        ("val_", VALIDATION), ("eval_", VALIDATION), ("valid_", VALIDATION), ("test_", TEST),
-        ("train_", TRAIN),
-    ):  # fmt: skip
-        if name.startswith(prefix) and len(name) > len(prefix):
-            return group, name[len(prefix) :]
-    return TRAIN, name

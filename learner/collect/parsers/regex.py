@@ -11,12 +11,13 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, NoReturn
 
+from dlctl.contract.measured.judged_series import data_of
 from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, compile_regex
-from dlctl.contract.metrics import SUBID, MetricsLine
+from dlctl.contract.metrics import SUBID, MetricsLine, own_name
 from learner.collect.parsers.record import Draft, Kind, LineParser, kind_of
 
 LIMIT_S = 0.5
@@ -49,6 +50,8 @@ class Group:
     subid: _Item | None = None
     left_out: bool = False
     """Whether it was too slow once."""
+    remarked: bool = False
+    """Whether other groups were tried on lines that it took."""
 
     @classmethod
     def of(cls, name: str, plain: Mapping[str, Any]) -> Group:
@@ -81,6 +84,22 @@ class Group:
         own = _value(self.subid, match) if self.subid is not None else None
         draft.text(SUBID, own or subid)
         return draft.line()
+
+
+def by_data(line: MetricsLine) -> list[MetricsLine]:
+    """Return a line for each kind of data: in a single group the names' beginnings tell them."""
+    found: dict[str, MetricsLine] = {}
+    for name in [*line.values, *(name for name in line.texts if name != SUBID)]:
+        group, own = data_of(name)
+        own = own_name(own)
+        run = {SUBID: line.texts[SUBID]} if SUBID in line.texts else {}
+        group = group or line.group
+        mine = found.setdefault(group, replace(line, group=group, values={}, texts=run))
+        if name in line.values:
+            mine.values[own] = line.values[name]
+        else:
+            mine.texts[own] = line.texts[name]
+    return list(found.values())
 
 
 def _items(plain: Mapping[str, Any], names: Mapping[str, int]) -> list[_Item]:
@@ -160,10 +179,24 @@ class RegexParser(LineParser):
             match = None if group.left_out or not window else self._match(group, window)
             if match is not None:
                 if (record := group.record(match, self._subid)) is not None:
-                    found.append(record)
+                    found += by_data(record) if len(self._groups) == 1 else [record]
+                self._remark(group, window)
                 ends = accumulate(map(len, self._window))
                 return next(n for n, end in enumerate(ends, 1) if end >= match.end())
         return 0
+
+    def _remark(self, first: Group, window: str) -> None:
+        """Say, once for each group, that it takes the lines that another one would match, too."""
+        if first.remarked:
+            return
+        first.remarked = True
+        for other in self._groups[self._groups.index(first) + 1 :]:
+            if not other.left_out and self._match(other, window) is not None:
+                self._complain(
+                    f"the regex of the group {other.name!r} in evaluation_metrics matches lines "
+                    f"that the group {first.name!r} takes first. Let a single group find all "
+                    "values of a line: their names may begin with train_, validation_ or test_."
+                )
 
     def _match(self, group: Group, window: str) -> re.Match[str] | None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,10 @@ class Refusal(enum.Enum):
     CREDENTIALS = enum.auto()
     EXPIRED = enum.auto()
     """A token that was renewed is not accepted either."""
+    CLOCK = enum.auto()
+    """The clock here and the server's differ by more than a signed request may be old."""
+    DISABLED = enum.auto()
+    """The account, or the container, is switched off: unpaid, suspended, taken down."""
     FORBIDDEN = enum.auto()
     NO_CONTAINER = enum.auto()
     NO_OBJECT = enum.auto()
@@ -62,20 +67,27 @@ class Refusal(enum.Enum):
     BAD_NAME = enum.auto()
     HOST_KEY = enum.auto()
     """The server's SSH key is unknown, or another one than before."""
+    CERTIFICATE = enum.auto()
+    """This machine does not trust the server's certificate."""
     FULL = enum.auto()
     """The user's quota there is used up."""
     OTHER_REGION = enum.auto()
     """The container is in another region than `connection.region`."""
     NO_SUCH_SERVICE = enum.auto()
     """The server answers, but not as a store of this type does."""
+    WEB_PAGE = enum.auto()
+    """The answer is a page for people, such as the log-in page of a proxy."""
 
 
 class Refused(Exception):
     """The store answered and refused: the user has to change something."""
 
-    def __init__(self, why: Refusal, detail: str = "", key: str = "") -> None:
+    def __init__(self, why: Refusal, detail: str = "", key: str = "", *, instead: str = "") -> None:
         super().__init__(detail)
         self.why, self.detail, self.key = why, detail, key
+        self.instead = instead
+        """The right value where the server tells it: the container's region, the time between the
+        clocks."""
 
 
 class Unavailable(Exception):
@@ -86,6 +98,12 @@ class Unavailable(Exception):
         self.detail = detail
         self.retry_after_s = retry_after_s
         """How long the server asks to wait; None if it does not say."""
+
+
+def title_of(page: bytes) -> str:
+    """Return the title of a web page; empty if there is none."""
+    found = re.search(rb"(?is)<title[^>]*>(.*?)</title>", page)
+    return "" if found is None else " ".join(found[1].decode(errors="replace").split())[:80]
 
 
 Moved = Callable[[int], None]

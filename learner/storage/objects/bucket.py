@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import obstore
-from obstore.exceptions import BaseError, InvalidPathError, PreconditionError
+from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from dlctl.contract.stores import ListedObject
+from learner.storage.objects.answers import BARE, MISSING, translated
 from learner.storage.objects.base import (
     CHUNK_BYTES,
     OPAQUE_HINT,
@@ -34,9 +35,6 @@ from learner.storage.objects.base import (
     Unavailable,
 )
 
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-_MISSING = (FileNotFoundError, obstore.exceptions.NotFoundError)
 _MEBIBYTE = 1 << 20
 _AT_ONCE = 4
 _AHEAD_BYTES = (_AT_ONCE + 1) * PART_BYTES
@@ -46,28 +44,6 @@ _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 1 << 16, 1 << 19
 _PIECE_S = 0.5
 """How long a piece should take that is counted as a whole: small pieces slow a fast link, and large
 ones don't fit a processor's cache."""
-_REFUSALS = {
-    "NoSuchBucket": Refusal.NO_CONTAINER,
-    "NoSuchKey": Refusal.NO_OBJECT,
-    "SignatureDoesNotMatch": Refusal.CREDENTIALS,
-    "InvalidAccessKeyId": Refusal.CREDENTIALS,
-    "AuthFailure": Refusal.CREDENTIALS,
-    "ExpiredToken": Refusal.EXPIRED,
-    "AccessDenied": Refusal.FORBIDDEN,
-    "QuotaExceeded": Refusal.FULL,
-    "PermanentRedirect": Refusal.OTHER_REGION,
-    "AuthorizationHeaderMalformed": Refusal.OTHER_REGION,
-    "IllegalLocationConstraintException": Refusal.OTHER_REGION,
-    "PreconditionFailed": Refusal.CHANGED,
-    "ContainerNotFound": Refusal.NO_CONTAINER,
-    "BlobNotFound": Refusal.NO_OBJECT,
-    "AuthenticationFailed": Refusal.CREDENTIALS,
-    "AuthorizationFailure": Refusal.CREDENTIALS,
-    "InvalidAuthenticationInfo": Refusal.CREDENTIALS,
-    "AuthorizationPermissionMismatch": Refusal.FORBIDDEN,
-    "ConditionNotMet": Refusal.CHANGED,
-}
-"""By the codes of the servers: Amazon's and Google's, then Azure's."""
 CLIENT: dict[str, Any] = {
     "client_options": {"allow_http": True, "timeout": timedelta(seconds=4 * TIMEOUT_S),
                        "connect_timeout": timedelta(seconds=TIMEOUT_S / 4)},
@@ -83,13 +59,22 @@ class Bucket:
         self._place, self._store, self._piece_bytes = place, store, _LEAST_PIECE_BYTES
 
     def list(self) -> Iterator[ListedObject]:
-        """Yield every object below the prefix."""
+        """Yield every object below the prefix, without those that only mark a folder."""
+        empty: dict[str, Any] = {}
         try:
             for rows in obstore.list(self._store, self._place.prefix or None):
                 for row in rows:
-                    yield _object(row)
+                    if row["size"]:
+                        yield _object(row)
+                    else:
+                        empty[row["path"]] = row
+            for folder in {path.rpartition("/")[0] for path in empty}:
+                # obstore drops a name's last slash, but keeps folders and files of a level apart.
+                level = obstore.list_with_delimiter(self._store, folder or None)["objects"]
+                for path in empty.keys() & {row["path"] for row in level}:
+                    yield _object(empty.pop(path))
         except (BaseError, OSError) as error:
-            _translate(error)
+            self._fail(error)
 
     def read(self, item: ListedObject, start: int, into: Sink) -> None:
         """Fill a sink with a range of an object."""
@@ -108,7 +93,7 @@ class Bucket:
             wanted_bytes = int(pace * _PIECE_S)
             self._piece_bytes = min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, wanted_bytes))
         except (BaseError, OSError) as error:
-            _translate(error, item.key)
+            self._fail(error, item.key)
 
     def write(self, key: str, source: Path, moved: Moved) -> Digests:
         """Write a file, a large one in parts; compare what the server has with what was read."""
@@ -119,7 +104,7 @@ class Bucket:
                 chunk_size=reading.part_bytes, max_concurrency=_AT_ONCE,
             )  # fmt: skip
         except (BaseError, OSError) as error:
-            _translate(error, key)
+            self._fail(error, key)
         known = reading.digests
         moved(min(known.size_bytes, _AHEAD_BYTES))
         etag = (done["e_tag"] or "").strip('"')
@@ -143,10 +128,23 @@ class Bucket:
         """Return an object without its content."""
         try:
             return _object(obstore.head(self._store, key))
-        except _MISSING:
+        except MISSING:
             return None
         except (BaseError, OSError) as error:
-            _translate(error, key)
+            self._fail(error, key)
+
+    def _fail(self, error: Exception, key: str = "") -> NoReturn:
+        """Raise what an error of obstore means; an answer to HEAD has no body that would say so."""
+        found = translated(error, self._place, key)
+        if key and isinstance(found, Refused) and found.detail in BARE:
+            try:
+                next(
+                    iter(obstore.list(self._store, self._place.prefix or None, chunk_size=1)), None
+                )
+                found = Refused(Refusal.FORBIDDEN, found.detail, key)
+            except (BaseError, OSError) as listed:
+                found = translated(listed, self._place, key)
+        raise found from error
 
 
 def _counted(reading: Reading, moved: Moved) -> Iterator[bytes]:
@@ -182,39 +180,6 @@ def guessed_parts(size_bytes: int, etag: str) -> list[int]:
     if -(-size_bytes // part) != count or not is_certain:
         return []
     return [*[part] * (count - 1), size_bytes - part * (count - 1)]
-
-
-def _translate(error: Exception, key: str = "") -> NoReturn:
-    """Raise what an error of obstore means."""
-    text = str(error).partition("Debug source")[0]
-    code = next(iter(_CODE.findall(text)), "")
-    status = int(next(iter(_STATUS.findall(text)), "0"))
-    if isinstance(error, InvalidPathError):
-        name = next(iter(re.findall(r'[Pp]ath "(.*?)"', text)), key)
-        raise Refused(
-            Refusal.BAD_NAME, "its name leaves the folder, or is no path", name
-        ) from error
-    if code in _REFUSALS:
-        raise Refused(_REFUSALS[code], code, key) from error
-    if 300 <= status < 400 or "redirect without LOCATION" in text:
-        raise Refused(Refusal.OTHER_REGION, code or str(status or ""), key) from error
-    if isinstance(error, PreconditionError):
-        raise Refused(Refusal.CHANGED, key=key) from error
-    if isinstance(error, _MISSING) or status == 404:
-        raise Refused(Refusal.NO_OBJECT if key else Refusal.NO_CONTAINER, code, key) from error
-    if status in (401, 403):
-        raise Refused(Refusal.CREDENTIALS, code or str(status), key) from error
-    if 400 <= status < 500 and status not in (408, 416, 429):
-        raise Refused(Refusal.NO_SUCH_SERVICE, code or str(status), key) from error
-    raise Unavailable(
-        f"it answers {status} {code}".strip() if status else _network(text)
-    ) from error
-
-
-def _network(text: str) -> str:
-    """Return what failed in the network, without the address that obstore puts before it."""
-    last = text.strip().rpartition(" - ")[2] or text
-    return "the connection failed: " + " ".join(last.split())[:200]
 
 
 US_STANDARD = "us-standard"

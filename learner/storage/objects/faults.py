@@ -17,6 +17,17 @@ _SENTENCES = {
         "{server} no longer accepts the token of data store {id!r}, nor a new one{detail}.",
         f"Check that the account is still active, {_CHECK}",
     ),
+    Refusal.CLOCK: (
+        "{server} takes no request of data store {id!r}, because its clock and that of {here} "
+        "differ by {apart}{detail}.",
+        "Neither the user name nor the password is wrong: set the clock of {here}, which "
+        f"`timedatectl` shows, {_CHECK}",
+    ),
+    Refusal.DISABLED: (
+        "{server} has disabled the account or the container of data store {id!r}{detail}.",
+        "Neither the password nor a permission is wrong: ask the store's operator, or see to the "
+        f"account's bills, {_CHECK}",
+    ),
     Refusal.FORBIDDEN: (
         "{server} does not let the user of data store {id!r} do this with {what}{detail}.",
         f"Ask the container's owner for the permission to read or write it, {_CHECK}",
@@ -45,19 +56,33 @@ _SENTENCES = {
         "{here}{detail}.",
         "Log in to it once with ssh from there, and compare the fingerprint that ssh shows",
     ),
+    Refusal.CERTIFICATE: (
+        "{server} of data store {id!r} shows a certificate that {here} does not trust{detail}.",
+        "If your own authority has signed it, name the authority's file in SSL_CERT_FILE (at a "
+        "site: `environment.variables`); if it has expired, tell the store's operator, or set the "
+        f"clock of {{here}}; {_CHECK}",
+    ),
     Refusal.FULL: (
         "{server} takes no more from the user of data store {id!r}: the quota is used up{detail}.",
         "Remove what nobody needs there, or ask for a larger quota",
     ),
     Refusal.OTHER_REGION: (
-        "{server} has the container {container!r} of data store {id!r} in another region{detail}.",
-        f"Set `connection.region` to the container's own, {_CHECK}",
+        "{server} has the container {container!r} of data store {id!r} in {region}{detail}.",
+        f"Set `connection.region` to {{own_region}}, {_CHECK}",
     ),
     Refusal.NO_SUCH_SERVICE: (
         "{server} does not answer as the type of data store {id!r} demands{detail}.",
         f"Check `type` and `connection.auth_url`, {_CHECK}",
     ),
+    Refusal.WEB_PAGE: (
+        "{server} of data store {id!r} can't be reached from {here}: a web page{detail} answers in "
+        "its place, such as the log-in page of a proxy.",
+        "Log in there from {here}, or go around it: `endpoints` and `data_via` in the site's file; "
+        f"if `connection` has a wrong address, correct it; {_CHECK}",
+    ),
 }
+_OF_THE_SITE = (Refusal.CLOCK, Refusal.CERTIFICATE, Refusal.WEB_PAGE)
+"""The user's manifest may be right: it works from another machine, or later."""
 
 
 def explained(error: Refused | Unavailable, place: Place) -> UserFault:
@@ -71,10 +96,14 @@ def explained(error: Refused | Unavailable, place: Place) -> UserFault:
         )
     message, hint = _SENTENCES[error.why]
     container = place.container
+    region = f"the region {error.instead!r}" if error.instead else "another region"
     values = {
+        "apart": error.instead or "too much", "region": region,
+        "own_region": error.instead or "the container's own",
         "here": socket.gethostname(), "server": f"The store {place.endpoint}", "id": place.id,
         "container": container,
         "key": error.key, "what": repr(f"{container}/{error.key}" if error.key else container),
         "detail": f" ({error.detail})" if error.detail else "", "detail_only": error.detail,
     }  # fmt: skip
-    return UserFault(message.format(**values), hint=hint)
+    kind = SiteFault if error.why in _OF_THE_SITE else UserFault
+    return kind(message.format(**values), hint=hint.format(**values))

@@ -14,7 +14,7 @@ from email.utils import mktime_tz, parsedate_tz
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from learner.storage.objects.base import TIMEOUT_S, Refusal, Refused, Sink, Unavailable
+from learner.storage.objects.base import TIMEOUT_S, Refusal, Refused, Sink, Unavailable, title_of
 
 _BUSY = (408, 429)
 _BLOCK_BYTES = 1 << 20
@@ -67,8 +67,9 @@ class HttpClient:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             if isinstance(error, ssl.SSLCertVerificationError):
-                detail = f"its certificate is not trusted: {error.verify_message}"
-                raise Refused(Refusal.NO_SUCH_SERVICE, detail) from error
+                early = "not yet valid" in error.verify_message
+                why = Refusal.CLOCK if early else Refusal.CERTIFICATE
+                raise Refused(why, error.verify_message) from error
             raise Unavailable(_reason(error)) from error
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
@@ -107,16 +108,28 @@ class HttpClient:
         return Answer(answer.status, found, content)
 
 
-def from_json(body: bytes) -> Any:
-    """Return what a server says in JSON.
+def from_json(answer: Answer) -> Any:
+    """Return what a server says in JSON; nothing is an empty list.
 
     Raises:
         Refused: it speaks something else.
     """
     try:
-        return json.loads(body)
+        return json.loads(answer.body or b"[]")
     except ValueError as error:
-        raise Refused(Refusal.NO_SUCH_SERVICE, "its answer is no JSON") from error
+        raise no_service(answer, "its answer is no JSON") from error
+
+
+def no_service(answer: Answer, why: str) -> Refused:
+    """Return what an answer means that no store gives: perhaps it is a web page."""
+    if is_page(answer):
+        return Refused(Refusal.WEB_PAGE, title_of(answer.body))
+    return Refused(Refusal.NO_SUCH_SERVICE, why)
+
+
+def is_page(answer: Answer) -> bool:
+    """Return whether a server says that an answer is a web page."""
+    return "html" in answer.headers.get("content-type", "").lower()
 
 
 def _fill(answer: http.client.HTTPResponse, skipped_bytes: int, into: Sink) -> None:

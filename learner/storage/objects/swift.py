@@ -27,7 +27,7 @@ from learner.storage.objects.base import (
     digests_of,
     part_bytes_of,
 )
-from learner.storage.objects.http_client import Answer, HttpClient, from_json
+from learner.storage.objects.http_client import Answer, HttpClient, from_json, no_service
 
 _SEGMENT_THREADS = 4
 _EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
@@ -53,9 +53,9 @@ class Swift:
             if answer.status == 404:
                 raise Refused(Refusal.NO_CONTAINER)
             _expect(answer, (200, 204), container)
-            rows = from_json(answer.body or b"[]")
+            rows = from_json(answer)
             for row in rows:
-                if not (row["name"].endswith("/") and row["bytes"] == 0):  # marks a folder
+                if not _marks_folder(row):
                     yield self._object(row)
             if not rows:  # each server has its own size of a page
                 return
@@ -95,7 +95,7 @@ class Swift:
         if headers.get("x-static-large-object", "").lower() == "true":
             answer = self._ask("GET", f"{self._path(key)}?multipart-manifest=get&format=raw")
             _expect(answer, (200,), key)
-            rows = from_json(answer.body)
+            rows = from_json(answer)
             if any("range" in row or "size_bytes" not in row or row.get("sub_slo") for row in rows):
                 return ()
             return (int(row["size_bytes"]) for row in rows)
@@ -184,6 +184,11 @@ class Swift:
         return answer
 
 
+def _marks_folder(row: Mapping[str, Any]) -> bool:
+    is_named_so = row["name"].endswith("/") or row.get("content_type") == "application/directory"
+    return row["bytes"] == 0 and is_named_so
+
+
 def _expect(answer: Answer, allowed: tuple[int, ...], key: str) -> None:
     if answer.status not in allowed:
         body = " ".join(answer.body[:200].decode(errors="replace").split())
@@ -225,7 +230,7 @@ class Session:
         _check(answer)
         token, url = (answer.headers.get(name, "") for name in ("x-auth-token", "x-storage-url"))
         if not token or not url:
-            raise Refused(Refusal.NO_SUCH_SERVICE, "its answer has no token of Swift")
+            raise no_service(answer, "its answer has no token of Swift")
         return token, self._rewritten(url.rstrip("/"))
 
     def _v3(self) -> tuple[str, str]:
@@ -242,7 +247,8 @@ class Session:
                                     {"Content-Type": "application/json"},
                                     json.dumps(wanted).encode())  # fmt: skip
         _check(answer)
-        catalog = from_json(answer.body).get("token", {}).get("catalog", [])
+        said = from_json(answer)
+        catalog = said.get("token", {}).get("catalog", []) if isinstance(said, dict) else []
         region = settings.get("region")
         found = [
             end["url"] for service in catalog if service.get("type") == "object-store"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 from dlctl.contract.stores import ListedObject
 from learner.storage.objects.base import Digests, Moved, Place, Refusal, Refused, Sink
-from learner.storage.objects.http_client import Answer, HttpClient
+from learner.storage.objects.http_client import Answer, HttpClient, is_page
 
 _REDIRECTS = 5
+_OF_PAGES = ("", ".html", ".htm", ".xhtml")
+"""Endings of files that may be web pages."""
 
 
 class Web:
@@ -81,6 +83,8 @@ class Web:
         size = answer.headers.get("content-length", "")
         if answer.status != 200 or not size.isdecimal():
             raise Refused(Refusal.NO_SUCH_SERVICE, f"{answer.status} to HEAD, size {size!r}", key)
+        if is_page(answer) and PurePosixPath(key).suffix.lower() not in _OF_PAGES:
+            raise Refused(Refusal.WEB_PAGE, f"for {key}", key)
         return ListedObject(key, int(size), _etag(answer))
 
     def _url(self, key: str) -> str:

@@ -154,9 +154,9 @@ class CaffeNet(nn.Module):
         """Take the weights of layers with the same name; return a sentence for each that has none.
 
         Raises:
-            UserFault: a blob has another shape.
+            UserFault: a blob has another shape, or no layer has weights there.
         """
-        left = []
+        left, taken = [], 0
         for name, key in self.keys.items():
             mine = blobs_of(self.layers[key])
             if mine and not blobs.get(name):
@@ -171,6 +171,12 @@ class CaffeNet(nn.Module):
                         hint="rename the layer in the net, so that it begins anew",
                     )
                 take_blobs(self.layers[key], theirs)
+                taken += 1
+        if left and not taken:
+            raise UserFault(
+                f"{where} has weights for none of the net's {len(left)} layers: {left[0]}",
+                hint="the names of layers decide: name those in the net as in the file",
+            )
         return left
 
     def caffemodel(self) -> bytes:

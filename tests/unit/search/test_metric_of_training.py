@@ -46,6 +46,16 @@ def test_a_report_after_a_validation_never_tells_a_value_of_training(tmp_path, r
     assert found.get("loss") == next((row["loss"] for row in rows[told:] if "loss" in row), None)
 
 
+def test_training_and_validation_have_names_of_their_own(tmp_path):
+    """Of two groups in one report the later one was the trial's loss."""
+    rows = [{"loss": 1.0, "group": "train"}, {"loss": 3.0, "accuracy": 0.6, "group": "val"},
+            {"loss": 2.0, "group": "train"}, {"loss": 9.0, "group": "test"}]  # fmt: skip
+    assert measured(tmp_path, rows)[0] == {
+        "loss": 2.0, "validation_loss": 3.0, "validation_accuracy": 0.6, "accuracy": 0.6,
+        "test_loss": 9.0,
+    }  # fmt: skip
+
+
 def test_a_line_that_is_being_written_is_read_once_it_is_whole(tmp_path):
     path, found = tmp_path / "1-0.jsonl", Measured(tmp_path, "loss")
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')

@@ -119,7 +119,7 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
         assert said in done.stderr
         assert "Traceback" not in done.stderr
         assert "\x1b" not in done.stderr
-    for arguments in (["--debug", "status", "x"], ["status", "x", "--debug"]):
+    for arguments in (["--debug", "status", "none"], ["status", "none", "--debug"]):  # no id's end
         assert "Traceback" in dlctl(*arguments).stderr
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import jsonschema
 import pytest
+from login_side import make_record
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
@@ -100,6 +101,26 @@ def test_a_running_training_that_would_be_cancelled_runs_on(dlctl, local_site):
     assert dlctl("status", "--json", ok=True).json["state"] == "CANCELLED"
     (tried,) = dlctl("cancel", "-n", "--json", ok=True).json
     assert (tried["would"], tried["lost"]) == ("refuse: it has ended", "")
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["serve", "--port", "x"], "'--port': 'x' is not allowed; a whole number is allowed"),
+    (["submit", "--repeat", "0"], "'--repeat': '0' is out of bounds; at least 1 is allowed"),
+    (["dashboard", "--port", "99999"], "'99999' is out of bounds; at most 65535 is allowed"),
+    (["export", "x", "--format", "foo"], "'--format': 'foo' is not one of 'torchscript',"),
+    (["checkpoints", "diff", "A", "B"], "STEP…: 'B' is no step; another training comes after "),
+])  # fmt: skip
+def test_a_wrong_option_is_explained_in_plain_words(dlctl, arguments, said):
+    done = dlctl(*arguments)
+    assert done.exit_code == 2 and said in done.stderr
+    assert "Input should" not in done.stderr and "Value error" not in done.stderr
+
+
+def test_what_has_ended_goes_on_no_more():
+    """Whether its plan lets it go on is kept, for a resume."""
+    for state in (State.COMPLETED, State.TRAINING):
+        record = make_record(state=state, goes_on=True)
+        assert (record.plain()["goes_on"], record.goes_on) == (state is State.TRAINING, True)
 
 
 def test_all_commands_print_a_training_in_one_shape(dlctl, three):

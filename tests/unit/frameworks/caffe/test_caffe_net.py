@@ -157,7 +157,10 @@ def test_weights_go_to_the_layers_of_the_same_name(tmp_path):
     weights = [torch.ones(2, 3 * 13 * 13), torch.tensor([1.0, 2.0])]
     assert made.take({"ip": weights, "other": []}, "w") == []
     assert torch.equal(made.layers["ip"].bias, weights[1])
-    assert made.take({}, "w") == ["the layer ip has no weights there"]
+    with pytest.raises(
+        UserFault, match="w has weights for none of the net.s 1 layers: the layer ip"
+    ):
+        made.take({"other": weights}, "w")
     with pytest.raises(UserFault, match="the layer ip has blobs of the shapes"):
         made.take({"ip": [torch.ones(2, 2), weights[1]]}, "w")
 

@@ -114,6 +114,35 @@ def test_types_literals_and_groups_that_took_no_part():
     assert other.texts["json"] == "word"
 
 
+BOTH = "epoch 3 train_loss=0.5 val_loss=0.75 val_time=2 lr=0.1\n"
+
+
+def scalars(*names):
+    found = "".join(f".*{name}=%{{FLOAT:{name}}}" for name in names)
+    values = {name: {"type": "FLOAT", "value": f"${name}"} for name in names}
+    epoch = {"epoch": {"type": "INT", "value": "$epoch"}}
+    return {"regex": f"epoch %{{INT:epoch}}{found}", "scalars": values, "etimes": epoch}
+
+
+def test_names_in_a_single_group_say_which_data_they_are_of():
+    """All values of the line were of a group `all`, by which nothing was judged."""
+    found = parser_of({"all": scalars("train_loss", "val_loss", "val_time", "lr")}).feed(BOTH)
+    assert {line.group: (line.epoch, line.values) for line in found} == {
+        "train": (3, {"loss": 0.5}), "validation": (3, {"loss": 0.75, "time_": 2.0}),
+        "all": (3, {"lr": 0.1}),
+    }  # fmt: skip
+
+
+def test_a_group_that_finds_nothing_left_of_its_lines_is_remarked_once():
+    said = []
+    plain = {"train": scalars("train_loss"), "validation": scalars("val_loss")}
+    found = parser_of(plain, complain=said.append).feed(BOTH * 3)
+    assert [line.values for line in found] == 3 * [{"train_loss": 0.5}]
+    assert len(said) == 1
+    assert "the group 'validation' in evaluation_metrics matches lines that the group" in said[0]
+    assert "Let a single group find all values of a line" in said[0]
+
+
 def test_the_librarys_patterns():
     for name, text in {
         "GLOG_STAMP": "I0123 12:34:56.789012",

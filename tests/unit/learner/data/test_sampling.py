@@ -140,6 +140,33 @@ def test_a_sample_without_a_target_is_refused():
         fetch(TensorDataset(torch.arange(5.0)), np.array([1]))
 
 
+class Made(Dataset):
+    def __init__(self, make):
+        self._make = make
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        return self._make(index), 1.0
+
+
+@pytest.mark.parametrize(("make", "said", "way"), [
+    (lambda n: torch.zeros(3 + n % 2), "2 is (Tensor[3], float), sample 5 is (Tensor[4], float)",
+     "pad or crop them"),
+    (lambda n: [1] * (n // 2), "2 is ((int), float), sample 4 is ((int, int), float)",
+     "pad or crop them"),
+    (lambda n: {"ids": torch.zeros(n)}, "2 is ({ids: Tensor[2]}, float), sample 4 is ({ids: Te",
+     "pad or crop them"),
+    (lambda n: object(), "sample 2 is (object, float)", "return tensors, numpy arrays, numbers"),
+])  # fmt: skip
+def test_samples_that_make_no_batch_are_described(make, said, way):
+    with pytest.raises(UserFault) as caught:
+        fetch(Made(make), np.array([2, 4, 5]))
+    assert "samples of the dataset Made can't become " in caught.value.message
+    assert said in caught.value.message and way in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("schedule", "step", "expected"),
     [

@@ -213,6 +213,13 @@ def test_learners_with_other_samples_are_refused(epochs, samples, seed, in_job, 
         parameter_server.join(model, TRAIN, epochs=2, batch_size=5, lr=0.1)
 
 
+def test_a_layer_that_would_join_batch_statistics_is_refused(in_job):
+    in_job(1, parameter_server=ParameterServer("downpour_sgd", [0]))
+    with pytest.raises(UserFault, match="layer 0 is a SyncBatchNorm"):
+        model = nn.Sequential(nn.SyncBatchNorm(4))
+        parameter_server.join(model, TRAIN, epochs=2, batch_size=5, lr=0.1)
+
+
 def test_missing_settings_are_reported():
     with pytest.raises(UserFault, match="there is no learning rate"):
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5)
