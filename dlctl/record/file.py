@@ -135,7 +135,7 @@ def _hint(path: Path, problem: str) -> str:
     if "full" in problem or "I/O" in problem or "No space" in problem:
         return f"make room there: df -h {path.parent}"
     if "malformed" in problem or "not a database" in problem or "corrupt" in problem:
-        return "dlctl adopt SITE puts the file aside and reads from each site what it held"
+        return "`dlctl adopt SITE` puts the file aside and reads from each site what it held"
     return "check the permissions there; without the file dlctl starts afresh"
 
 

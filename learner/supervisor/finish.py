@@ -122,14 +122,15 @@ def left_undone(plan: Plan, job_dir: Path, attempt: int) -> str:
     return ""
 
 
-def crash_outcome(error: BaseException) -> Outcome:
+def crash_outcome(error: BaseException, training_id: str) -> Outcome:
     """Return the outcome of an attempt whose supervisor raised an unexpected error."""
     if isinstance(error, OSError) and error.errno in FULL:
         reason = f"The job directory's file system is full: {error.strerror}."
-        hint = "Free space there (dlctl delete removes old trainings), then run: dlctl resume"
+        hint = f"Free space there, or files (df -i), then run: dlctl resume {training_id}"
         return failed(VerdictKind.DISK_FULL, reason, hint)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     reason = f"The supervisor failed: {type(error).__name__}: {error}{where}."
-    hint = "This is a fault in dlctl or in the file system: see the job's output, dlctl logs."
+    see = f"see the job's output: dlctl logs {training_id} --debug"
+    hint = f"This is a fault in dlctl or in the file system; {see}"
     return failed(VerdictKind.INTERNAL, reason, hint)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from dlctl.contract import MPI_PENDING, Evidence, Plan, Preflight, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
-from dlctl.contract.programs.verdict_rules import Place, blamed_host, first_match
+from dlctl.contract.programs.advice import filled
+from dlctl.contract.programs.verdict_rules import Place, Rule, blamed_host, first_match
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed, says_lost
 from learner.supervisor.preflight.node_health import name_of, unfit_nodes
@@ -139,15 +140,24 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
     detail = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
-    match = first_match(Place.LAUNCHER, findings.words)
+    match = first_match(Place.LAUNCHER, findings.words) or _lack(findings.words)
     outcome = failed(
         match[0].kind if match else VerdictKind.SITE,
-        f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}{detail}",
+        f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}"
+        f"{f': {match[1].strip()}' if match else detail}",
+        filled(match[0].hint, plan, silent[0]) if match else
         "Check that every node has the site's Python and sees its root folder: "
         f"dlctl doctor {plan.site}",
         Evidence("learner", silent[0], "", code, None, findings.words),
-    )
+    )  # fmt: skip
     return replace(outcome, bad_hosts=_ended_only_on(findings))
+
+
+def _lack(words: Sequence[str]) -> tuple[Rule, str] | None:
+    """Return the rule and the line that says what ran out; else a rank's words tell nothing."""
+    found = first_match(Place.LEARNER, words)
+    kinds = (VerdictKind.OUT_OF_MEMORY, VerdictKind.DISK_FULL)
+    return found if found and found[0].kind in kinds else None
 
 
 _ENDED_ON = re.compile(r"error: (\S+): tasks? [\d,-]+: Exited with exit code")
