@@ -2,7 +2,7 @@
 
 A hint may name an option that was renamed, or end in the middle of a sentence: the commands are
 taken out of all texts of the code, and parsed by the command itself. What they then do in their
-situation is tried by the tests of that situation (`run_hint` of `tests/support/hints.py`).
+situation is tried in tests/cluster/test_hints_run.py.
 """
 
 import ast
@@ -11,16 +11,13 @@ from typing import NamedTuple
 
 import pytest
 import typer
+from hints import commands_in
 from repository import REPOSITORY
 
-from dlctl.cli.main import PANELS, app
+from dlctl.cli.main import app
 
 VALUE = "7"
 """Stands for what is filled in: as an id, a site, a number or a path it is as good as any."""
-NAMES = "|".join(each.rpartition(".")[2].strip("_") for panel in PANELS.values() for each in panel)
-CALL = re.compile(rf"(?P<tick>`?)(?<![\w.-])dlctl (?=(?:{NAMES})\b)")
-END = re.compile(r"[;`\"'()\n]|[,.:](?: |$)| (?:and|or|then)\b|  |$")
-"""The end of a command that does not stand between ` and `."""
 PLAIN = frozenset({"all", "results", "output", "checkpoints", "logs", "metrics"})
 """Words that are arguments. Another word says that the sentence goes on."""
 NO_HINTS = frozenset({"dlctl models delete", "# by `dlctl sites setup`"})
@@ -72,11 +69,8 @@ def sources():
 
 def calls():
     for place, text in sources():
-        for found in CALL.finditer(text):
-            rest, tick = text[found.end() :], found["tick"]
-            rest = rest.partition("`")[0] if tick else rest[: END.search(rest).start()]
-            if not text.endswith(tuple(NO_HINTS)):
-                yield Call(place, rest.strip(), bool(tick))
+        if not text.endswith(tuple(NO_HINTS)):
+            yield from (Call(place, *command) for command in commands_in(text))
 
 
 @pytest.fixture(scope="module")
