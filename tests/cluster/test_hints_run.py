@@ -25,14 +25,15 @@ class Situation(NamedTuple):
     program: str
     kind: str
     commands: list[str]
-    memory: str = "64MiB"
+    memory: str = "512MiB"
     at_home: list[str] | None = None
     """The commands on this machine, if they are others; empty: it does not happen there."""
 
 
 SITUATIONS = {
     "little memory": Situation(
-        "echo MemoryError; exit 1", "out_of_memory", ["resume ID --memory 600MiB"], "300MiB", RESUME),
+        "echo MemoryError; exit 1", "out_of_memory", ["resume ID --memory 600MiB"],
+        "300MiB", RESUME),
     "a full node": Situation(
         "echo 'RuntimeError: CPUAllocator: not enough memory'; exit 1", "out_of_memory",
         [f"resume ID --memory {NODE_MIB}MiB"], "2500MiB", RESUME),
