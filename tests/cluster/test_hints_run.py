@@ -6,10 +6,14 @@ are submitted at once.
 
 from __future__ import annotations
 
+import re
+import secrets
+import shutil
 from typing import NamedTuple
 
+import yaml
 from hints import commands_in
-from trainings import ON_THE_CLUSTER, wait_for_state, write_training
+from trainings import ON_THE_CLUSTER, change_site, run, wait_for_state, write_training
 
 ONCE = 'once=$CHECKPOINT_DIR/once; [ -e "$once" ] && exit 0; echo 1 >"$once"\n'
 FILLS = "exec python3 -c 'import time; x = bytearray(280 << 20); time.sleep(60)'"
@@ -81,3 +85,34 @@ def test_the_command_of_each_hint_ends_its_situation(dlctl, site):
             dlctl(*command.split(), ok=True)
         if "resume ID" in commands[-1]:
             wait_for_state(dlctl, training_id, "COMPLETED", timeout_s=200)
+
+
+def limited(site, config, folder, kib):
+    """Return a site whose jobs are submitted from a shell that limits their address space."""
+    folder.mkdir()
+    for name in ("squeue", "scancel", "sacct", "scontrol", "sinfo", "srun"):
+        (folder / name).symlink_to(shutil.which(name))
+    (folder / "sbatch").write_text(
+        f'#!/bin/sh\nulimit -v {kib}\nexec {shutil.which("sbatch")} "$@"\n'
+    )
+    (folder / "sbatch").chmod(0o755)
+    return change_site(site, config, scheduler={"path": str(folder)})
+
+
+def test_a_limit_of_the_submitting_shell_is_named_and_can_be_left_behind(dlctl, cluster_site, xdg):
+    """It was too little memory; more of it would have changed nothing."""
+    folder = cluster_site.cluster.home / f"bin-{secrets.token_hex(4)}"
+    site = limited(cluster_site, xdg.config, folder, 2_000_000)
+    command = {"command": "exec python3 -c 'import mmap; mmap.mmap(-1, 3 << 30)'"}
+    write_training(dlctl.cwd, command, memory="512MiB")
+    done, training_id = run(dlctl, site, dlctl.cwd)
+    assert done.exit_code == 10
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    limit = "each of its processes may have 2.0 GB of address space (ulimit -v)."
+    assert shown["reason"].endswith(f"Cannot allocate memory; {limit}")
+    asked = re.search(r"`scheduler: \{extra: (\[.*\])\}`", shown["hint"])
+    change_site(site, xdg.config, scheduler={"extra": yaml.safe_load(asked[1])})
+    ((resume, _),) = commands_in(shown["hint"])
+    dlctl(*resume.split(), ok=True)
+    wait_for_state(dlctl, training_id, "COMPLETED")
+    shutil.rmtree(folder)

@@ -14,7 +14,7 @@ def filled(hint: str, plan: Plan, rank: int = 0) -> str:
     """Return a hint of `verdict_rules` for a learner of a training."""
     return hint.format(
         id=plan.training_id, site=plan.site, rank=rank, memory=more_memory(plan),
-        time=more_time(plan),
+        time=more_time(plan), limits=higher_limits(plan),
     )  # fmt: skip
 
 
@@ -60,6 +60,14 @@ def more_time(plan: Plan) -> str:
     total_s = plan.lifecycle.total_time_s if plan.lifecycle else plan.resources.time_s
     time = format_duration(2 * total_s) if total_s else "TIME"
     return f"with more time: dlctl resume {plan.training_id} --time {time}"
+
+
+def higher_limits(plan: Plan) -> str:
+    """Return what to do about a limit of the shell in which the job was submitted."""
+    where = "the shell that submits (ulimit -a)"
+    if limits_memory(plan):  # Slurm hands on what the login node sets for everybody
+        where += ", or set `scheduler: {extra: [--propagate=NONE]}` in the site's file"
+    return f"Raise the limit in {where}; then: dlctl resume {plan.training_id}"
 
 
 def _gib(size_bytes: int) -> str:

@@ -1,9 +1,9 @@
 """The kind of failure that a line, signal or exit code means: one table, read from the top.
 
 To recognize another failure, add a row to `RULES`. `{id}` and `{site}` in a hint are the training's
-id and its site, `{rank}` is the rank of the learner that failed, `{memory}` and `{time}` say how to
-go on with more of it (`advice`). Real lines that each row has to
-recognize are in `tests/unit/learner/supervisor/recorded/`.
+id and its site, `{rank}` is the rank of the learner that failed; `{memory}`, `{time}`, `{limits}`
+say how to go on with more (`advice`). Real lines that each row has to recognize are in
+`tests/unit/learner/supervisor/recorded/`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class NodeSignal(enum.IntEnum):
     SIGKILL = 9
     SIGSEGV = 11
     SIGTERM = 15
+    SIGXCPU = 24
+    SIGXFSZ = 25
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ RULES = (
     _rule(
         r"\b(?:_Array)?MemoryError\b|[Cc]annot allocate memory|std::bad_alloc"
         r"|DataLoader worker \(pid \d+\) is killed by signal: Killed"
-        r"|CPUAllocator: (?:can't allocate|not enough) memory",
+        r"|CPUAllocator: (?:can't allocate|not enough) memory"
+        r"|failed to map segment from shared object",
         LEARNER, KIND.OUT_OF_MEMORY,
         "{memory}",
     ),
@@ -250,6 +253,8 @@ SIGNALS: dict[int, End] = {
     NodeSignal.SIGBUS: End(KIND.OUT_OF_MEMORY, "bus error: often a full /dev/shm"),
     NodeSignal.SIGFPE: End(KIND.USER_ERROR, "arithmetic error"),
     NodeSignal.SIGSEGV: End(KIND.UNKNOWN, "segmentation fault"),
+    NodeSignal.SIGXCPU: End(KIND.SITE, "it has used up its processor time, ulimit -t", "{limits}"),
+    NodeSignal.SIGXFSZ: End(KIND.SITE, "it wrote a larger file than it may, ulimit -f", "{limits}"),
     NodeSignal.SIGTERM: End(KIND.SCHEDULER, "SIGTERM", GO_ON),  # sent on purpose
 }
 """What a signal means that killed a learner which printed no line of `RULES`."""
