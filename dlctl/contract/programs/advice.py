@@ -26,7 +26,7 @@ def limits_memory(plan: Plan) -> bool:
 def memory_of(plan: Plan) -> str:
     """Return the memory of each learner, in words."""
     size = plan.resources.memory_bytes_per_learner
-    return "the plan sets none" if size is None else f"{_gib(size)} per learner"
+    return "the plan sets none" if size is None else f"{_in_words(size)} per learner"
 
 
 def more_memory(plan: Plan) -> str:
@@ -47,11 +47,11 @@ def more_memory(plan: Plan) -> str:
     if now is None or now < most - most // 20:
         return (
             f"Make the batch smaller, or resume with all that a learner can have there (now: "
-            f"{memory_of(plan)}): {resume} --memory {_mib(most)}"
+            f"{memory_of(plan)}): {resume} --memory {_mib(most - most % _MIB)}"
         )
     return (
-        f"Make the batch smaller, or the model: no node there has room for more than {_gib(most)} "
-        "per learner"
+        "Make the batch smaller, or the model: no node there has room for more than "
+        f"{_in_words(most)} per learner"
     )
 
 
@@ -70,8 +70,9 @@ def higher_limits(plan: Plan) -> str:
     return f"Raise the limit in {where}; then: dlctl resume {plan.training_id}"
 
 
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.3g} GiB"
+def _in_words(size_bytes: int) -> str:
+    gib = size_bytes / 2**30
+    return f"{gib:.3g} GiB" if gib >= 1 else f"{size_bytes / _MIB:.3g} MiB"
 
 
 def _mib(size_bytes: int) -> str:

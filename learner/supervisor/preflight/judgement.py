@@ -113,12 +113,12 @@ def _judge_mpi_start(plan: Plan, findings: Findings) -> Outcome | None:
     if not (pending := _pending(findings)):
         return None
     how = "did not return in time" if findings.exit_code is None else "ended the process"
-    return failed(
-        VerdictKind.SITE,
-        f"MPI_Init {how} on {pending[0].host} (learner {pending[0].rank}).",
-        _pmi_hint(plan),
-        _evidence(findings, pending[0]),
-    )
+    what = f"MPI_Init {how} on {pending[0].host} (learner {pending[0].rank})"
+    evidence = _evidence(findings, pending[0])
+    if match := _lack(findings.words):  # it was killed while MPI started
+        hint = filled(match[0].hint, plan, pending[0].rank)
+        return failed(match[0].kind, f"{what}: {match[1].strip()}", hint, evidence)
+    return failed(VerdictKind.SITE, f"{what}.", _pmi_hint(plan), evidence)
 
 
 def _telling_line(words: list[str]) -> list[str]:
@@ -140,7 +140,7 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
     detail = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
-    match = first_match(Place.LAUNCHER, findings.words) or _lack(findings.words)
+    match = _lack(findings.words) or first_match(Place.LAUNCHER, findings.words)
     outcome = failed(
         match[0].kind if match else VerdictKind.SITE,
         f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}"
@@ -154,10 +154,11 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
 
 
 def _lack(words: Sequence[str]) -> tuple[Rule, str] | None:
-    """Return the rule and the line that says what ran out; else a rank's words tell nothing."""
-    found = first_match(Place.LEARNER, words)
+    """Return the rule and the line by which the launcher or a rank says what ran out."""
     kinds = (VerdictKind.OUT_OF_MEMORY, VerdictKind.DISK_FULL)
-    return found if found and found[0].kind in kinds else None
+    places = (Place.LAUNCHER, Place.LEARNER)
+    found = filter(None, (first_match(place, words) for place in places))
+    return next((each for each in found if each[0].kind in kinds), None)
 
 
 _ENDED_ON = re.compile(r"error: (\S+): tasks? [\d,-]+: Exited with exit code")

@@ -80,6 +80,8 @@ def test_memory_that_runs_out_in_the_preflight_is_no_fault_of_python_or_the_root
     assert told is not None and told.kind is VerdictKind.OUT_OF_MEMORY
     assert told.reason.endswith(f": {word}")
     assert told.hint.endswith(f": dlctl resume {job.plan.training_id} --memory 400MiB")
+    starts = [Preflight(0, "n1", "3", 1, None, None, MPI_PENDING)]  # MPI's PMI was blamed
+    assert judge(job.plan, Findings(starts, 137, [word])).hint == told.hint
 
 
 def test_what_open_mpi_frames_with_dashes_is_told(tmp_path):
