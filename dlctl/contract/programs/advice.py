@@ -39,8 +39,8 @@ def more_memory(plan: Plan) -> str:
     resume = f"dlctl resume {plan.training_id}"
     if not limits_memory(plan):
         return (
-            "If memory ran out (free -h), end other programs on this machine, or make the batch "
-            f"smaller; then: {resume}"
+            "If memory ran out (free -h), end other programs on this machine, and go on: "
+            f"{resume}; or make the batch smaller, and submit again"
         )
     if most is None or wanted <= most:
         return f"Resume with more memory (now: {memory_of(plan)}): {resume} --memory {_mib(wanted)}"
