@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract.ground.safe_text import without_users
+from dlctl.contract.ground.space import see_space
 from dlctl.contract.programs.answers import run
 from learner.errors import UserFault
 
@@ -65,7 +66,7 @@ def main(arguments: list[str]) -> dict[str, bool]:
     except OSError as error:
         raise UserFault(
             f"{error.filename or folder.parent} can't be written: {error.strerror}",
-            hint="check the space and the permissions there (df -h, quota -s)",
+            hint=f"check the space and the permissions there: {see_space(folder)}; quota -s",
         ) from error
     return {"installed": True}
 
@@ -192,10 +193,11 @@ def _explained(output: str, log: Path) -> UserFault:
     last = (errors[-1] if says_why else _cause(output))[:300]
     if re.search(r"No module named '?(pip|ensurepip)\b", output):
         return UserFault(f"{sys.executable} has no pip, and can't install one itself",
-                         hint="install pip for it, or run `dlctl sites setup`")  # fmt: skip
+                         hint="install pip for it, or run `dlctl sites setup SITE`")  # fmt: skip
     if _NO_SPACE.search(output):
         return UserFault(f"there is no space left at {log.parent}",
-                         hint="free space there (quota -s, df -h) and submit again")  # fmt: skip
+                         hint=f"free space there ({see_space(log.parent)}; quota -s) and submit "
+                         "again")  # fmt: skip
     if _NO_NETWORK.search(output):
         return UserFault(
             f"the package index can't be reached: {last.removeprefix('ERROR: ')}",

@@ -93,7 +93,7 @@ def rehearse(
 def _print_suggestions(found: Suggestions) -> None:
     if not found.trainings:
         output.sentence("no earlier training of this name, code or file is known: train a small "
-                        "one, or `dlctl adopt` those of a site")  # fmt: skip
+                        "one, or take over those of a site: dlctl adopt SITE")  # fmt: skip
     rows = [[each.key, each.asked or "-", each.suggested or "-", each.evidence]
             for each in found.suggestions if found.trainings]  # fmt: skip
     output.table(["key", "asked", "suggested", "evidence"], rows)

@@ -192,8 +192,8 @@ def end_of_following(record: Record) -> None:
     )
     if record.state is State.COMPLETED:
         output.hint(next_fetch(record))
-    elif record.state is State.HALTED:
-        output.hint(f"dlctl resume {record.training_id}")
+    elif record.state is State.HALTED and record.hint:
+        output.advice(record.hint)
 
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)

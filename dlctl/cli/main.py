@@ -79,6 +79,8 @@ class _Commands(TyperGroup):
                 rest.append("ID")  # without one it meant the latest search
             now = shlex.join(["dlctl", *_OLD_SPELLINGS[words].split(), *rest])
             raise Misused(f"`dlctl {words}` is now: {now}")
+        if ctx.parent is None and (known := _OTHER_WORDS.get(args[0])):
+            raise Misused(f"there is no `dlctl {args[0]}`: {known}")
         return super().resolve_command(ctx, args)
 
     def panels(self) -> Iterator[list[tuple[str, str]]]:
@@ -231,6 +233,17 @@ _OLD_SPELLINGS = {
     **{f"search {verb}": verb for verb in (
         "status", "watch", "show", "logs", "halt", "resume", "cancel")},
 }  # fmt: skip
+
+
+_END = "`dlctl halt` saves and stops a training, `dlctl cancel` ends it"
+_LIST = "`dlctl list` shows your trainings"
+_REMOVE = "`dlctl delete` removes a training that has ended"
+_START = "`dlctl submit` starts a training"
+_OTHER_WORDS = {
+    "stop": _END, "kill": _END, "abort": _END, "rm": _REMOVE, "remove": _REMOVE, "ps": _LIST,
+    "ls": _LIST, "queue": _LIST, "jobs": _LIST, "run": _START, "start": _START, "train": _START,
+}  # fmt: skip
+"""What people type who come from other tools."""
 
 
 def _name(place: str) -> str:

@@ -197,8 +197,15 @@ def submit(
         raise typer.BadParameter("--follow follows one training; see `dlctl watch` for several")
     store = client().store
     with opened(_site_of(model, site) if model else site) as session:
-        sent = submit_variants(session, store, wanted, model, checked_tags(tags), output.Shown(),
-                               list_files=files, advice=not no_advice)  # fmt: skip
+        try:
+            sent = submit_variants(session, store, wanted, model, checked_tags(tags),
+                                   output.Shown(), list_files=files,
+                                   advice=not no_advice)  # fmt: skip
+        except KeyboardInterrupt:
+            broken_off = (
+                "broken off; the same command goes on where it was, and sends nothing twice"
+            )
+            raise output.interrupted(broken_off, "dlctl list") from None
         if not sent.is_batch:
             return _end_of_one(sent, session, stay, as_json)
     return _end_of_many(sent, as_json)

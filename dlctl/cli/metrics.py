@@ -84,7 +84,7 @@ def metrics(
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other: both print the list")
     if stay and not (as_json or as_csv):
-        raise typer.BadParameter("--follow needs --json or --csv; dlctl watch shows curves")
+        raise typer.BadParameter("--follow needs --json or --csv; `dlctl watch` shows curves")
     if of_platform:
         return _platform(training_ids or [], as_json)
     from dlctl.service.fetching import measured

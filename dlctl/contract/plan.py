@@ -41,6 +41,8 @@ class Resources:
     """How long before the time limit the supervisor halts the training, which then saves."""
     first_ranks: list[int] = field(default_factory=list)
     """The rank of the first learner of each node: each node has a block of ranks."""
+    most_memory_bytes_per_learner: int | None = None
+    """How much memory as many learners could have at the site; None: not known."""
 
     def node_of(self, rank: int) -> tuple[int, int]:
         """Return the node of a rank, and the first rank there."""

@@ -11,6 +11,10 @@ from dlctl.contract.states import State
 SCHEMA_VERSION = 1
 
 
+STOPPING = "stopping: "
+"""Begins the reason of a learner that saves, or ends, because it was asked to: no complaint."""
+
+
 @dataclass(frozen=True)
 class Status:
     """The status of one process, rewritten at every heartbeat (for a learner by its watchdog)."""

@@ -139,7 +139,12 @@ def _gpus(chain: Chain, site: Site, answers: Answered) -> None:
     if "nvml" in answers:
         return chain.add("gpus", OK, f"can be measured (nvidia-ml-py {answers['nvml'][0]})")
     why = answers.get("no-nvml", ["no answer"])[0]
-    fix = f"on the site: {python_of(site)} -m pip install nvidia-ml-py"
+    options = shlex.join([*site.environment.pip, "nvidia-ml-py"])
+    fix = f"on the site: {python_of(site)} -m pip install {options}"
+    if not site.environment.pip:
+        fix += (
+            "; without a package index there, copy its wheel: pip download --no-deps nvidia-ml-py"
+        )
     if site.environment.container:
         fix = "add the Python package nvidia-ml-py to the container's image"
     return chain.add("gpus", WARN, "can't be measured, because the nodes' Python lacks "

@@ -121,7 +121,7 @@ def _ending(chain: Chain, job: Job) -> None:
         return chain.add("job", OK, f"job {job.record.job_id} ran on {hosts}")
     fix = job.verdict.hint if job.verdict else ""
     if not fix or job.record.training_id in fix:
-        fix = f"dlctl doctor {chain.site} --deep --bundle FILE keeps its logs"
+        fix = f"`dlctl doctor {chain.site} --deep --bundle FILE` keeps its logs"
     return chain.add("job", BROKEN, f"{job.record.state} on {hosts}: {job.record.reason}", fix)
 
 
@@ -165,7 +165,7 @@ def _mpi(chain: Chain, site: Site, job: Job, answers: list[dict[str, str]]) -> N
     sizes = [int(size) for size in words if size.isdecimal()]
     if not sizes:
         return chain.add("mpi", BROKEN, "no rank has come back from MPI_Init",
-                         "dlctl doctor --deep --bundle FILE keeps the logs")  # fmt: skip
+                         f"`dlctl doctor {site.name} --deep --bundle FILE` has logs")  # fmt: skip
     if sizes == [job.learners] * job.learners:
         return chain.add("mpi", OK, f"one world of {counted(job.learners, 'rank')}")
     what, fix = f"the learners see {', '.join(map(str, sizes))}", _LAUNCHER
@@ -198,7 +198,7 @@ def _gpus(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
     if there:
         return chain.add("gpus of nodes", OK, f"torch computes on them: {there}")
     if limits and limits.gpus_per_node:
-        fix = "install torch for CUDA: dlctl sites setup, or load its module"
+        fix = f"install torch for CUDA: dlctl sites setup {site.name}, or load its module"
         return chain.add("gpus of nodes", WARN, "the partition has GPUs, and torch sees none", fix)
     return chain.add("gpus of nodes", OK, "there are none, and the site's file promises none")
 

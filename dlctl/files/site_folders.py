@@ -219,7 +219,8 @@ def explained(name: str, root: str, end: Completed) -> TransportError:
         return refusal(name, end)
     text = end.error_text
     last = last_telling_line(text) or f"exit code {end.exit_code}"
-    hint = f"Check the space and the permissions there: df -h {shlex.quote(root)}"
+    where = shlex.quote(root)
+    hint = f"Check the space, the inodes and the permissions there: df -h {where}; df -i {where}"
     if "No space left" in text:
         what = "the disk is full"
     elif "quota" in text.lower():

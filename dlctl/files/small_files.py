@@ -405,7 +405,7 @@ def _checked(transport: Transport, end: Completed, what: str) -> Completed:
     if end.exit_code:
         raise TransferError(
             f"{transport.name}: can't {what} (exit code {end.exit_code}): {end.last_error_line}",
-            hint="Check the permissions and the space there (df -h, quota -s).",
+            hint="Check the permissions and the space there (df -h, df -i, quota -s).",
         )
     return end
 

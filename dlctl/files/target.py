@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.ground.space import see_space
 from dlctl.errors import TransferError
 from dlctl.files.listing import SiteFile
 from dlctl.units import format_bytes
@@ -212,12 +213,11 @@ def check_room(destination: Path, files: Sequence[SiteFile], here_bytes: int) ->
 def local_failure(destination: Path, error: OSError) -> TransferError:
     """Return what a fault of this machine's disk means for a download."""
     what = error.strerror or str(error)
-    check = "that you may write there (ls -ld"
+    check = f"that you may write there (ls -ld {shlex.quote(printable(destination))})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "the disk here is full, or your quota is used up"
-        check = "the space here (df -h"
+        check = f"the space here ({see_space(destination)})"
     return TransferError(
         f"{printable(error.filename2 or error.filename or destination)}: {what}",
-        hint=f"Check {check} {shlex.quote(printable(destination))}), then try again: "
-        "what has arrived is not sent twice.",
+        hint=f"Check {check}, then try again: what has arrived is not sent twice.",
     )

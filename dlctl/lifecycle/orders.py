@@ -142,7 +142,8 @@ def give_order(
         whose = "with a parameter server" if plan.parameter_server else "by framework.command"
         raise RecordError(
             f"{record.training_id} trains {whose}, which takes no orders",
-            hint="dlctl halt saves and stops it; the built-in loop (framework.job) takes orders",
+            hint=f"`dlctl halt {record.training_id}` saves and stops it; the built-in loop "
+            "(framework.job) takes orders",
         )
     order = Order(save, dict(values), time.time())
     number = _write(session, record, contract.to_json(order))

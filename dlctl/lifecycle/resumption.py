@@ -211,9 +211,12 @@ def _files_for(
             )
         again = attempts.decide_again(before, changes, session.site)
         return attempts.with_code(again, request, _sent_index(session, record)), changes, request
-    if changes == Overrides() and runs_as_sent(session, before.plan):
+    again = attempts.decide_again(before, changes, session.site)
+    # A hint may have been to change the site's file.
+    is_same = changes == Overrides() and attempts.runs_alike(before.plan, again.plan)
+    if is_same and runs_as_sent(session, before.plan):
         return before, changes, None
-    return attempts.decide_again(before, changes, session.site), changes, None
+    return again, changes, None
 
 
 def _sent_index(session: Session, record: Record) -> bytes | None:

@@ -292,7 +292,9 @@ def _explain(
     ]  # fmt: skip
     explained = {}
     for record, lines in zip(unclear, last_lines(session, unclear), strict=False):
-        if cause := verdict_rules.explain(lines, record.training_id, record.site):
+        if not verdict_rules.first_match(verdict_rules.Place.JOB, lines):
+            continue
+        if cause := verdict_rules.explain(lines, read_plan(session, record)):
             explained[record.training_id] = replace(record, reason=cause.reason, hint=cause.hint)
     return [explained.get(record.training_id, record) for record in records]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import MADE_FILES, ModelFile, ModelVersion
 from dlctl.contract.ground.safe_text import printable
+from dlctl.contract.ground.space import see_space
 from dlctl.contract.ground.whole_files import sha256_of
 from dlctl.errors import ResultsError
 from dlctl.files.download import download
@@ -79,7 +80,7 @@ def pull(
     except OSError as error:
         raise ResultsError(
             f"{printable(error.filename or folder)}: {error.strerror or error}",
-            hint=f"check the space and the permissions there: df -h {folder}",
+            hint=f"check the space and the permissions there: {see_space(folder)}",
         ) from error
     return [*(path for _, path in placed), *texts]
 

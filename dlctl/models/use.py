@@ -186,5 +186,5 @@ def _damaged(session: Session, version: ModelVersion, path: str) -> ResultsError
         f"{session.transport.name}: {path} of {version.label} is missing or damaged, so nothing "
         "was queued",
         hint=f"store the same file again: dlctl models update {version.model_id} FOLDER; "
-        f"dlctl models show {version.label} --verify names all that is damaged",
+        f"`dlctl models show {version.label} --verify` names all that is damaged",
     )

@@ -125,10 +125,9 @@ def _nothing(record: Record, wanted: Wanted) -> ResultsError:
         has, hint = "produced nothing to fetch yet", f"dlctl logs --follow {training_id}"
     elif CHECKPOINTS in wanted.parts:
         has = "no checkpoint"
-        hint = (
-            "the built-in loop writes one as checkpoint.every in the manifest says, and any other "
-            "program by itself, into CHECKPOINT_DIR"
-        )
+        hint = "the built-in loop writes one as checkpoint.every in the manifest says"
+        if not record.epochs:
+            hint = "its program has written none into CHECKPOINT_DIR so far"
     elif METRICS in wanted.parts:
         has = "no metrics of its learners"
         hint = f"`dlctl metrics {training_id}` tells what its nodes measured"

@@ -104,7 +104,8 @@ def ledger(
     return Ledger(
         training_id, len(each), queued_h, node_hours, gpu_hours, nodes_h, gpus_h, cost,
         prices.currency if prices else "", wanted, used, cpus, _cpus_used(attempts),
-        advise(nodes_h, queued_h, sum(a.held_s for a in each) / 3600, len(each), wanted, used),
+        advise(nodes_h, queued_h, sum(a.held_s for a in each) / 3600, len(each), wanted, used,
+               has_loop=not attempts or attempts[-1].plan.framework.has_loop),
         each,
     )  # fmt: skip
 
@@ -263,13 +264,23 @@ def _cpus_used(attempts: Sequence[AttemptAccount]) -> float | None:
 
 def advise(
     hours: dict[str, float], queued_h: float, held_h: float, attempts: int,
-    memory_wanted: int | None, memory_used: int | None,
+    memory_wanted: int | None, memory_used: int | None, *, has_loop: bool = True,
 ) -> str:  # fmt: skip
-    """Return in words the one change to the manifest that would have saved most."""
+    """Return in words the one change to the manifest that would have saved most.
+
+    Args:
+        has_loop: False: the program decides when it saves, and the manifest does not.
+    """
     total = sum(hours.values())
+    often, seldom = (
+        "`checkpoint: {every: ...}` twice as often",
+        "`checkpoint: {every: auto}`, or half",
+    )
+    if not has_loop:
+        often, seldom = "a program that saves twice as often", "a program that saves half"
     choices = [
-        (hours["again"] / 2, "`checkpoint: {every: ...}` twice as often", "again"),
-        (hours["saving"] / 2, "`checkpoint: {every: auto}`, or half as often", "saving"),
+        (hours["again"] / 2, often, "again"),
+        (hours["saving"] / 2, f"{seldom} as often", "saving"),
         (hours["data"], "more `cpus`, or `training: {prefetch: on}`", "data"),
         (hours["exchange"] * 3 / 4, "`training: {average_every_steps: 4}`, or fewer `learners`",
          "exchange"),

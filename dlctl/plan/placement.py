@@ -26,6 +26,8 @@ class Placement:
     learners_per_node: list[int]
     time_s: int | None = None
     """The time limit of one job; a longer training takes a chain of them."""
+    most_memory_bytes: int | None = None
+    """How much memory each learner could have, in the partition that has most."""
 
 
 def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> Placement:
@@ -50,13 +52,17 @@ def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> P
         if why_not:
             raise _no_fit(site, [f"this machine: {'; '.join(why_not)}"])
         return Placement(named if has_nodes else None, wished, manifest.time_s)
+    candidates = _candidates(named, site)
+    most = [_most_memory(manifest, site.partitions[name]) for name in candidates]
+    most_bytes = None if None in most else max(filter(None, most), default=None)
     reasons: list[str] = []
-    for name in _whole_first(_candidates(named, site), site, manifest.time_s or 0):
+    for name in _whole_first(candidates, site, manifest.time_s or 0):
         limits = site.partitions[name]
         why_not = _refusals(manifest, limits, manifest.fixed_per_node or 1)
         if not why_not:
             per_node = _per_node(manifest, _most_per_node(manifest, limits))
-            return Placement(name, per_node, _shorter(manifest.time_s, limits.max_time_s))
+            job_s = _shorter(manifest.time_s, limits.max_time_s)
+            return Placement(name, per_node, job_s, most_bytes)
         reasons.append(f"{name}: {'; '.join(why_not)}")
     raise _no_fit(site, reasons)
 
@@ -91,7 +97,7 @@ def _candidates(named: str | None, site: Site) -> list[str]:
                 f"the site {site.name} has no partition {name!r}"
                 + (f"; did you mean {close[0]!r}?" if close else ""),
                 hint=f"it has {', '.join(site.partitions)}; "
-                "`dlctl sites add --force` updates the list",
+                f"`dlctl sites add --force {site.name} USER@HOST` updates the list",
             )
     return names
 
@@ -165,6 +171,15 @@ def _most_per_node(manifest: Manifest, limits: Partition) -> int:
     if gpus := manifest.gpus_per_learner():
         fitting.append(limits.gpus_per_node // gpus)
     return max(1, min(fitting))
+
+
+def _most_memory(manifest: Manifest, limits: Partition) -> int | None:
+    """Return how much memory each learner could have in a partition; None: not known."""
+    if limits.memory_bytes_per_node is None:
+        return None
+    nodes = min((n for n in (limits.nodes, limits.max_nodes) if n), default=manifest.learners)
+    together = manifest.fixed_per_node or -(-manifest.learners // nodes)
+    return max(0, limits.memory_bytes_per_node - server_memory_bytes(manifest)) // together
 
 
 def _spread(learners: int, most_per_node: int) -> list[int]:

@@ -22,7 +22,7 @@ def rehearsal_plan(plan: Plan, steps: int, limit_s: int) -> Plan:
         raise PlanError(
             "only a training with dlctl's own loop can be rehearsed: the steps of a "
             "`framework.command`, at which to halt and compare, are not known to dlctl",
-            hint="use `framework.job`, or try dlctl halt and dlctl resume on a short run",
+            hint="use `framework.job`, or try `dlctl halt` and `dlctl resume` on a short run",
         )
     if plan.parameter_server is not None:
         raise PlanError(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import State
+from dlctl.contract.ground.space import see_space
 from dlctl.errors import Misused, NotWritten, RecordError
 from dlctl.record.file import NO_LOCKS, read_rows
 from dlctl.record.store import RecordStore
@@ -208,7 +209,7 @@ def _locked(path: Path) -> sqlite3.Connection | None:
                 return None
             raise NotWritten(
                 f"{path} can't be made: {error}",
-                hint=f"make room there, or check the permissions: df -h {path.parent}",
+                hint=f"make room there, or check the permissions: {see_space(path.parent)}",
             ) from error
         stack.pop_all()
     return connection

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dlctl.contract.ground.space import see_space
 from dlctl.errors import NotWritten, RecordError
 
 _VERSION = 1
@@ -157,9 +158,9 @@ def _hint(path: Path, problem: str) -> str:
     if path.is_dir():
         return "a folder is in the file's place: move it away"
     if "full" in problem or "I/O" in problem or "No space" in problem:
-        return f"make room there: df -h {path.parent}"
+        return f"make room there: {see_space(path.parent)}"
     if "malformed" in problem or "not a database" in problem or "corrupt" in problem:
-        return "dlctl adopt SITE puts the file aside and reads from each site what it held"
+        return "`dlctl adopt SITE` puts the file aside and reads from each site what it held"
     return "check the permissions there; without the file dlctl starts afresh"
 
 

@@ -181,6 +181,17 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
     return _files(plan, manifest.to_yaml(), render(plan))
 
 
+def runs_alike(one: contract.Plan, other: contract.Plan) -> bool:
+    """Return whether the site's file says the same to both: where they run, and with what."""
+
+    def parts(plan: contract.Plan) -> tuple[object, ...]:
+        batch = plan.batch
+        return (plan.environment, plan.learner_environment, plan.launch.kind,
+                batch.account, batch.qos, batch.extra)  # fmt: skip
+
+    return parts(one) == parts(other)
+
+
 def _named(plan: contract.Plan) -> contract.Environment | None:
     """Return the one of the site's environments that the first attempt ran in."""
     used = plan.learner_environment or plan.environment

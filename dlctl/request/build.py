@@ -245,7 +245,8 @@ def _with_weights(
     if find_weights is None:
         raise ManifestError(
             f"framework.arguments.weights: only a site can tell what {named} is",
-            hint="dlctl submit, or `dlctl models show` to look at it",
+            hint="`dlctl submit` asks it; to look at the version: dlctl models show "
+            + named.removeprefix(contract.MODEL_PREFIX),
         )
     weights = find_weights(named)
     text = f"{contract.MODEL_PREFIX}{weights.model}/{weights.path}"

@@ -67,7 +67,7 @@ class Bundle:
         if self.at_site:
             raise BundleError(
                 f"the code of the model {self.at_site} is not whole at the site",
-                hint=f"try again; dlctl models show {self.at_site} --verify names what is damaged",
+                hint=f"try again; `dlctl models show {self.at_site} --verify` names the damage",
             )
         folders = sorted(
             {"/".join(parts[:i]) for f in self.files for parts in [f.path.split("/")]

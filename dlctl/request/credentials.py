@@ -60,7 +60,7 @@ def _value(name: str, reference: Reference, literal: dict[str, str], folder: Pat
     if reference.from_secret:
         if reference.from_secret not in literal:
             raise ManifestError(
-                f"{_key(name)}: from_secret is what dlctl stores in place of a credential; "
+                f"{_key(name)}: from_secret stands where dlctl has taken out a credential; "
                 f"the value of {reference.from_secret!r} is not known here",
                 hint="give the value itself, from_env: VARIABLE, or from_file: PATH",
             )

@@ -59,7 +59,7 @@ _NOT_REACHED = re.compile(r"unable to contact slurm controller|configuration sou
 _GONE = re.compile(r"invalid job id specified|already complet", re.IGNORECASE)
 _HINTS = [
     (re.compile(r"not found|no such file", re.I), "Set the site's scheduler path to the folder"
-     " of sbatch (`dlctl sites show`)."),
+     " of sbatch (`dlctl sites show SITE`)."),
     (re.compile(r"policy|limit .*(reached|exceeded)", re.I), "Ask for less, or wait until some of"
      " your jobs end; `sacctmgr show associations user=$USER` lists your limits."),
     (re.compile(r"account", re.I), "Set scheduler.account in the manifest or the site;"
@@ -67,7 +67,7 @@ _HINTS = [
     (re.compile(r"qos", re.I), "Set scheduler.qos in the manifest to one that your account may"
      " use, or ask for less."),
     (re.compile(r"partition", re.I), "Set scheduler.partition in the manifest;"
-     " `dlctl sites show` lists the site's."),
+     " `dlctl sites show SITE` lists the site's."),
     (re.compile(r"gres|generic resource", re.I), "Ask for other gpus, or set scheduler.gres;"
      " `sinfo -o '%P %G'` lists what there is."),
     (re.compile(r"feature", re.I), "Set scheduler.constraint to a feature of the nodes;"

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
+from dlctl.contract.ground.space import see_space
 from dlctl.errors import ManifestError, NotWritten
 from dlctl.record import state_directory
 from dlctl.serve.problems import TooLarge
@@ -97,7 +98,7 @@ def _room() -> Iterator[None]:
         yield
     except OSError as error:
         raise NotWritten(f"the upload can't be kept in {uploads_folder()}: {error.strerror}",
-                         hint=f"make room there: df -h {uploads_folder()}") from error  # fmt: skip
+                         hint="make room: " + see_space(uploads_folder())) from error  # fmt: skip
 
 
 def remove_unused(records: Iterable[Record]) -> None:

@@ -180,7 +180,7 @@ def fetch(
         (record,) = refresh(session, [record], store)
         for line in store_again(session, record, store, mine.tell.note) if restore else ():
             mine.tell.note(line)
-        waits = f"another dlctl fetch writes to {folder}: waiting until it ends"
+        waits = f"another `dlctl fetch` writes to {folder}: waiting until it ends"
         parts = outputs.PARTS if what == ALL else (what,)
         with mine.tell.progress("fetching") as on_progress:
             wanted = outputs.Wanted(parts, include, on_progress, lambda: mine.tell.note(waits))

@@ -132,7 +132,7 @@ def would_delete(records: Sequence[Record], *, forget: bool) -> list[WouldEnd]:
 def _lost_by_cancelling(record: Record) -> str:
     if record.state in (State.QUEUED, State.PENDING):
         return "its place in the queue"
-    saves = f"dlctl halt {record.training_id} saves first"
+    saves = f"`dlctl halt {record.training_id}` saves first"
     return f"what it did since its newest checkpoint ({saves})"
 
 

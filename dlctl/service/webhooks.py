@@ -100,7 +100,7 @@ def try_notices(manifest: Manifest, folder: Path, site: str) -> Iterator[str]:
     ways = [way for way in (plan.ways if plan else []) if way != "command"]
     if plan is None or not ways:
         raise Misused("the manifest's `notify` has no webhook, and no email with smtp, to try")
-    text = "This is a test: dlctl validate --notify has sent it."
+    text = "This is a test: `dlctl validate --notify` has sent it."
     notice = Notice("started", f"test-{secrets.token_hex(4)}", manifest.name, site, 1,
                     str(State.TRAINING), text, reason="test", time=time.time())  # fmt: skip
 

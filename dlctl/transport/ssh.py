@@ -36,7 +36,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # deprecations inside of paramiko and cryptography
     import paramiko  # after ssh_config, which leaves out a part of it
 
-    from dlctl.transport.ssh_login import HostKeys, Login
+    from dlctl.transport.ssh_login import USE_OPENSSH, HostKeys, Login
 
 # Without a handler Python prints a library's warnings to the terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -243,9 +243,10 @@ def _translated(
             ) from error
         kind = AuthError if isinstance(error, paramiko.AuthenticationException) else lost
         problem = "the connection was lost" if problem == "EOFError" else problem
-        raise kind(
-            f"{name}: while {what}: {problem}", hint="Check the address and the network."
-        ) from error
+        hint = "Check the address and the network."
+        if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+            hint = f"The system's ssh knows more algorithms: {USE_OPENSSH}"
+        raise kind(f"{name}: while {what}: {problem}", hint=hint) from error
 
 
 # A channel --------------------------------------------------------------------------------------

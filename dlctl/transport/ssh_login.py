@@ -9,6 +9,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from dlctl.transport.base import Prompt
 from dlctl.transport.openssh import PERSON_TIMEOUT_S
 from dlctl.transport.ssh_config import Target
 
+USE_OPENSSH = "set `kind: openssh` below `transport` in the site's file"
 _TRIES = 3
 _SWITCHES = {
     "publickey": "pubkeyauthentication", "password": "passwordauthentication",
@@ -38,6 +40,12 @@ def _fingerprint(key: paramiko.PKey) -> str:
     return f"SHA256:{digest}"
 
 
+def _is_named(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a host is among the patterns of a line of known hosts, with `*` and `?`."""
+    shapes = [re.escape(each).replace(r"\*", ".*").replace(r"\?", ".") for each in patterns]
+    return any(re.fullmatch(shape, name) for shape in shapes)
+
+
 class HostKeys(paramiko.MissingHostKeyPolicy):
     """Refuses host keys that are unknown, changed or revoked.
 
@@ -50,6 +58,8 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
         if target.port != 22 and not target.option("hostkeyalias"):
             self._name = f"[{self._name}]:{target.port}"
         self._revoked: dict[str, Path] = {}
+        self._vouching: Path | None = None
+        """The file that names an authority for this host; paramiko can't read certificates."""
         self._known: list[tuple[Path, str, paramiko.PKey]] = []
         """The file, one of the two names, and the key."""
         files = target.option("userknownhostsfile") or "~/.ssh/known_hosts"
@@ -63,6 +73,11 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
             words = line.split()
             if words[:1] == ["@revoked"]:
                 self._revoked |= dict.fromkeys(words[3:4], file)
+                continue
+            if words[:1] == ["@cert-authority"]:
+                patterns = ",".join(words[1:2]).lower().split(",")
+                if any(_is_named(name, patterns) for name in (self._name, self._plain)):
+                    self._vouching = file
                 continue
             with contextlib.suppress(Exception):  # a damaged line makes no host known
                 listed, kind, key = words[:3]
@@ -105,6 +120,12 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
                     hint="Ask its administrators. If the new key is right: ssh-keygen -R "
                     f"'{self._name}' -f '{file}' ; then {target.login_command}",
                 )
+        if self._vouching:
+            raise HostKeyError(
+                f"{target.name}: the host key is unknown: {shown}; {self._vouching} leaves it to a "
+                "certificate authority (@cert-authority), which this transport can't ask",
+                hint=f"The system's ssh checks its certificate: {USE_OPENSSH}",
+            )
         raise HostKeyError(
             f"{target.name}: the host key is unknown: {shown}",
             hint="Compare it with what the site publishes, then accept it by logging in once: "

@@ -118,7 +118,9 @@ def ask_mpi(report: Preflight) -> Preflight:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         what = f"MPI can't be loaded on {report.host}: {_one_line(error)}."
-        hint = "Load an MPI in the site file (`environment.modules`), or run `dlctl sites setup`."
+        hint = (
+            "Load an MPI in the site file (`environment.modules`), or run `dlctl sites setup SITE`."
+        )
         return dataclasses.replace(report, problems=[*report.problems, f"{what}\n{hint}"])
     return dataclasses.replace(
         report,

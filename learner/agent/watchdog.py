@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dlctl.contract import State
+from dlctl.contract import STOPPING, State
 from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE, finite
 from dlctl.contract.programs.torchrun import first_failure, without_summary
 from dlctl.contract.programs.tracebacks import error_at_end
@@ -271,12 +271,12 @@ class Watchdog:
             processes.send([self._child.pid, *self._halt_pids], number)
         else:
             processes.send_group(self._child.pid, number)
-        self.heart.set(reason=f"stopping: {reason}")
+        self.heart.set(reason=f"{STOPPING}{reason}")
 
     def _cancel(self, grace_s: float, reason: str) -> None:
         self.stop = Stop.CANCEL
         self._term(time.monotonic(), grace_s)
-        self.heart.set(reason=f"stopping: {reason}")
+        self.heart.set(reason=f"{STOPPING}{reason}")
 
     def _family(self) -> list[int]:
         """Return the learner's processes, without the shell that dlctl puts around a command."""

@@ -97,7 +97,7 @@ def diff(first: Header, second: Header) -> dict[str, Any]:
                 for name in dict.fromkeys([*mine, *theirs])
             ]
     except (DamagedCheckpoint, OSError) as damage:
-        hint = "dlctl checkpoints verify shows which are complete"
+        hint = "`dlctl checkpoints verify` shows which are complete"
         raise UserFault(str(damage), hint=hint) from None
     return {"first": str(first.directory), "second": str(second.directory), "tensors": tensors}
 

@@ -44,9 +44,9 @@ def main(arguments: list[str]) -> dict[str, Any]:
         UserFault
     """
     options = _parse(arguments)
-    find_format(options.format).check_packages()  # before the data is loaded
     job_dir = Path(options.job_dir).resolve()
     plan = _read_plan(job_dir)
+    find_format(options.format).check_packages()  # before the data is loaded
     parts = build_alone(plan, job_dir)
     step = _load_weights(parts.model, job_dir, options.checkpoint)
     example, more = _samples(parts)

@@ -16,7 +16,8 @@ from dlctl.contract.programs.verdict_rules import NEWEST
 WINDOW, LEAST = 50, 5
 """A loss is compared with the median of so many last ones; with fewer than `LEAST`, with none."""
 NOT_A_NUMBER_HINT = (
-    f"Lower the learning rate, or set training.clip_gradient_norm; `dlctl resume` goes on {NEWEST}."
+    "Lower the learning rate, or clip the gradients: in the manifest, and submit again; or in the "
+    f"program, and go on {NEWEST}: dlctl resume --code"
 )
 
 

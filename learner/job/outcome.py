@@ -197,7 +197,7 @@ def is_hub(plan: Plan) -> bool:
 
 def resume_command(plan: Plan) -> str:
     """Return the command that goes on with a training, or with a search."""
-    return f"dlctl {'search ' if is_hub(plan) else ''}resume {plan.training_id}"
+    return f"dlctl resume {plan.training_id}"
 
 
 def last_words(lines: Iterable[str]) -> tuple[str, str]:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dlctl.contract import Plan, StarterKind, Verdict, VerdictKind
+from dlctl.contract.ground.amounts import format_bytes
 from dlctl.contract.launchers import LAUNCHERS
+from dlctl.contract.programs.advice import limits_memory, more_time
 from learner.job.batch import REQUEUED, UNEXPLAINED, Silent, batch_system, own_job_id
 from learner.job.context import plan_left
 from learner.job.status import patiently
@@ -48,7 +50,7 @@ def conclude(
 ) -> tuple[Verdict, Following | None]:
     """Return the verdict with its action, and the next attempt if there is one."""
     before = history.verdicts_before(job_dir, verdict.attempt)
-    verdict = history.measured(job_dir, plan, verdict, before)
+    verdict = _with_excess(plan, history.measured(job_dir, plan, verdict, before))
     verdicts = [*before, verdict]
     by_a_person = history.is_asked_to_end(job_dir)
     if plan.rehearsal is not None:
@@ -60,6 +62,8 @@ def conclude(
     )
     if verdict.action is not None and verdict.action.goes_on and action.goes_on:
         action = replace(action, not_before=verdict.action.not_before)  # it has waited before
+    if action.why == policy.USED_UP:  # to go on alone would only be to end again
+        verdict = replace(verdict, hint=f"Go on {more_time(plan)}")
     if not action.goes_on:
         return replace(verdict, action=action), None
     kind = VerdictKind(verdict.kind)
@@ -78,6 +82,19 @@ def conclude(
         is_in_queue=in_job and not is_fresh and _is_in_queue(verdict),
     )  # fmt: skip
     return _chosen(verdict, following, candidates(following))
+
+
+def _with_excess(plan: Plan, verdict: Verdict) -> Verdict:
+    """Return the verdict; it says if a learner used more than `memory`, which nothing limits."""
+    limit = plan.resources.memory_bytes_per_learner
+    used = max((past.memory_bytes or 0 for past in verdict.pasts[-1:]), default=0)
+    if limits_memory(plan) or limit is None or used <= limit:
+        return verdict
+    excess = (
+        f"a learner used {format_bytes(used)} of memory, and `memory` is {format_bytes(limit)}: "
+        "a cluster would have killed it"
+    )
+    return replace(verdict, reason=f"{verdict.reason.rstrip('.')}; {excess}.")
 
 
 def _chosen(

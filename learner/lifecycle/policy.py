@@ -44,6 +44,7 @@ _FIRST_DELAY_S = {
 }
 _SHORT_DELAY_S = 1.0
 """After the death of a process, which is retried at once as long as that gains checkpoints."""
+USED_UP = "the training's `time` is used up"
 _NODES_FAULT = {VerdictKind.NODE_LOST, VerdictKind.GPU_ERROR}
 """The host of the evidence is to blame, and is avoided from then on."""
 
@@ -173,7 +174,7 @@ def _used_up(lifecycle: Lifecycle, verdicts: Sequence[Verdict]) -> str:
     left_s = _rest_s(lifecycle, verdicts)
     if left_s is None or left_s >= LEAST_TIME_S:
         return ""
-    return "the training's `time` is used up: dlctl resume --time gives it more"
+    return USED_UP
 
 
 def _rest_s(lifecycle: Lifecycle, verdicts: Sequence[Verdict]) -> int | None:

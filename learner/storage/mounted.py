@@ -105,6 +105,6 @@ def _copy(
         raise UserFault(
             f"Training ended well, but {item.path!r} can't be stored in data store {store_id!r} "
             f"({str(target)!r}): {error.strerror or error}.",
-            hint="The results are safe in the job directory (dlctl fetch results); dlctl resume "
-            "stores them without training again",
+            hint="The results are safe in the job directory (`dlctl fetch results`); "
+            "`dlctl resume` stores them without training again",
         ) from error

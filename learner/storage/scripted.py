@@ -71,7 +71,7 @@ def problems(store: DataStore) -> list[str]:
             f"This node's Python lacks {', '.join(lacking)}, which data store {store.id!r} (type "
             f"{store.type}) needs.\n"
             f"Install it: {sys.executable} -m pip install {' '.join(lacking)}; or run again: "
-            "dlctl sites setup"
+            "dlctl sites setup SITE"
         )
     return found
 

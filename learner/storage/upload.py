@@ -68,8 +68,8 @@ def save(
         if _version(path) != before:
             raise UserFault(
                 f"The file {name!r} changed while it was being stored.",
-                hint=f"Results are final once the learners have ended: dlctl resume "
-                f"{upload.training_id} stores them again",
+                hint=f"Results are final once the learners have ended: `dlctl resume "
+                f"{upload.training_id}` stores them again",
             )
         return StoredFile(name, known.size_bytes, known.sha256)
 

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
         outcome = fault_outcome(fault)
     except BaseException as error:  # the last resort: no attempt ends without a verdict
         traceback.print_exc()
-        outcome = crash_outcome(error)
+        outcome = crash_outcome(error, job_dir.name)
     if is_there(job_dir / contract.verdict_file(attempt)):
         say(f"The attempt had ended before; what was to follow it failed: {outcome.reason}")
         return 1
@@ -51,7 +51,7 @@ def _check_python() -> None:
         version = ".".join(map(str, sys.version_info[:2]))
         raise SiteFault(
             f"The node's Python {sys.executable!r} is {version}; dlctl needs 3.8 or newer.",
-            hint="Set a newer one in the site file (`environment`), or run: dlctl sites setup",
+            hint="Set a newer one in the site file (`environment`), or run: dlctl sites setup SITE",
         )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dlctl.contract import Evidence, Plan, Status, VerdictKind
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.metrics import MEMORY_BYTES
+from dlctl.contract.programs.advice import filled, limits_memory, memory_of, more_memory
 from dlctl.contract.programs.lone_program import starts_processes_itself
 from dlctl.contract.programs.mpi_words import abort_code, aborted_ranks, before_abort
 from dlctl.contract.programs.named_paths import how_to_send, missed
@@ -46,12 +47,12 @@ from learner.job.status import UNFINISHED, UNSAVED
 
 def see_log(plan: Plan, rank: int) -> str:
     """Return the hint that a learner's log says more."""
-    return SEE_LOG.format(id=plan.training_id, rank=rank)
+    return filled(SEE_LOG, plan, rank)
 
 
 def go_on(plan: Plan) -> str:
     """Return the hint that the training can be resumed."""
-    return GO_ON.format(id=plan.training_id)
+    return filled(GO_ON, plan)
 
 
 def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> Outcome:
@@ -73,7 +74,8 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
                 kind, f"{who}: {reason.rstrip('.')}.", see_log(plan, status.rank), evidence
             )
     if status.reason == UNSAVED:
-        hint = "Raise the time limit, or checkpoint more often."
+        how = "with a smaller checkpoint.every" if plan.framework.has_loop else "by itself"
+        hint = f"Let it save more often, {how}, so that less is lost. {go_on(plan)}"
         return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, evidence)
     if is_hub(plan) and status.exit_code == EXIT_WRONG:
         return _search_failed(plan, status)
@@ -109,15 +111,15 @@ def _killed(plan: Plan, status: Status, number: int, launcher_words: Sequence[st
     who, evidence = name_of(status), evidence_of(status)
     if number == signal.SIGKILL:
         sure = says_full(list(launcher_words)) or _is_near_its_limit(plan, status)
-        memory = f"{'' if sure else 'perhaps '}by its memory limit ({_memory(plan)})"
+        memory = f"{'' if sure else 'perhaps '}by its memory limit ({memory_of(plan)})"
+        if not limits_memory(plan):
+            memory = "from outside, or because the machine ran out of memory"
         kind = VerdictKind.OUT_OF_MEMORY if sure else VerdictKind.UNKNOWN
         reason = f"{who} was killed by signal 9, {memory}."
-        return failed(kind, reason, memory_hint(plan), evidence)
+        return failed(kind, reason, more_memory(plan), evidence)
     rule = SIGNALS.get(number, OTHER_SIGNAL)
     reason = f"{who} was killed by signal {number} ({rule.words})."
-    return failed(
-        rule.kind, reason, rule.hint.format(id=plan.training_id, rank=status.rank), evidence
-    )
+    return failed(rule.kind, reason, filled(rule.hint, plan, status.rank), evidence)
 
 
 _NEAR_LIMIT = 0.8
@@ -176,10 +178,10 @@ def _read(plan: Plan, lines: list[str], exit_code: int | None, rank: int) -> Rea
         meaning = EXIT_CODES[exit_code]
         what = meaning.words
         what += f": {lines[-1].strip()}" if lines and exit_code in (AGAIN, NEVER, 127) else "."
-        return Reading(meaning.kind, what, meaning.hint.format(id=plan.training_id, rank=rank))
+        return Reading(meaning.kind, what, filled(meaning.hint, plan, rank))
     if found := first_match(Place.LEARNER, lines):
         rule, line = found
-        hint = rule.hint.format(site=plan.site, id=plan.training_id, rank=rank)
+        hint = filled(rule.hint, plan, rank)
         kind = rule.kind
         several = plan.resources.learners > 1 and starts_processes_itself(plan.framework.command)
         if kind is VerdictKind.NETWORK and several:
@@ -225,7 +227,12 @@ def _placed(lines: list[str], line: str) -> str:
 def _is_near_its_limit(plan: Plan, status: Status) -> bool:
     """Return whether the memory that the learner last reported explains that it was killed."""
     limit, used = plan.resources.memory_bytes_per_learner, status.metrics.get(MEMORY_BYTES)
-    return limit is not None and used is not None and used > _NEAR_LIMIT * limit
+    return (
+        limits_memory(plan)
+        and limit is not None
+        and used is not None
+        and used > _NEAR_LIMIT * limit
+    )
 
 
 def name_of(status: Status) -> str:
@@ -233,22 +240,6 @@ def name_of(status: Status) -> str:
     who = f"Learner {status.rank} on {status.host}"
     child = first_failure(status.last_lines)
     return who if child is None else f"{who}: rank {child.rank} of its torchrun"
-
-
-def _memory(plan: Plan) -> str:
-    size = plan.resources.memory_bytes_per_learner
-    return "the plan sets none" if size is None else f"{size / 2**30:.3g} GiB per learner"
-
-
-def memory_hint(plan: Plan) -> str:
-    """Return what to do where memory ran out: twice what the plan has, as a command."""
-    limit = plan.resources.memory_bytes_per_learner
-    mib = 4096 if limit is None else -(-limit // 2**19)
-    more = f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
-    return (
-        f"Resume with more memory (now: {_memory(plan)}): "
-        f"dlctl resume {plan.training_id} --memory {more}"
-    )
 
 
 def evidence_of(status: Status) -> Evidence:

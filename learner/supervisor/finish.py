@@ -6,14 +6,19 @@ import contextlib
 import dataclasses
 import importlib
 import pkgutil
+import resource
+import signal
 import time
 import traceback
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Action, Next, Plan, State, Verdict, VerdictKind, tell_output, to_json
+from dlctl.contract.ground.amounts import format_bytes
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.metrics import EventKind, Source
+from dlctl.contract.programs.advice import higher_limits
+from dlctl.contract.programs.verdict_rules import Place, first_match
 from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import MetricsFile, tell
 from learner.job.outcome import Outcome, failed, last_verdict
@@ -48,6 +53,8 @@ def leave(
     if is_superseded(job_dir, attempt) and is_there(path):
         say(f"Attempt {attempt} was judged without this supervisor, and a later one has begun.")
         return 1, None
+    if plan is not None:
+        outcome = with_limits(plan, outcome)
     verdict = last_verdict(job_dir, attempt, outcome, plan)
     if verdict.made and (output := tell_output(verdict.made.output)):
         say(f"  {output}")
@@ -87,6 +94,26 @@ def _print_last_lines(job_dir: Path, verdict: Verdict, *, names_log: bool) -> No
         return
     for line in verdict.evidence.last_lines:
         tell(f"  | {line}")
+
+
+def with_limits(plan: Plan, outcome: Outcome) -> Outcome:
+    """Return the outcome; it names the limit of the submitting shell that memory has met.
+
+    Slurm hands the limits of a login node's shell on to the job, and so to this process.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    killed = outcome.evidence is not None and outcome.evidence.signal == signal.SIGKILL
+    found = first_match(Place.LEARNER, [outcome.reason])
+    is_memory = found is not None and found[0].kind is VerdictKind.OUT_OF_MEMORY
+    if limit == resource.RLIM_INFINITY or killed or not is_memory:
+        return outcome
+    reason = (
+        f"{outcome.reason.rstrip('.')}; each of its processes may have {format_bytes(limit)} of "
+        "address space (ulimit -v)."
+    )
+    return dataclasses.replace(
+        outcome, kind=VerdictKind.SITE, reason=reason, hint=higher_limits(plan)
+    )
 
 
 def reserve_file(job_dir: Path, attempt: int) -> Path:
@@ -135,14 +162,15 @@ def left_undone(plan: Plan, job_dir: Path, attempt: int) -> str:
     return ""
 
 
-def crash_outcome(error: BaseException) -> Outcome:
+def crash_outcome(error: BaseException, training_id: str) -> Outcome:
     """Return the outcome of an attempt whose supervisor raised an unexpected error."""
     if isinstance(error, OSError) and error.errno in FULL:
         reason = f"The job directory's file system is full: {error.strerror}."
-        hint = "Free space there (dlctl delete removes old trainings), then run: dlctl resume"
+        hint = f"Free space there, or files (df -i), then run: dlctl resume {training_id}"
         return failed(VerdictKind.DISK_FULL, reason, hint)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     reason = f"The supervisor failed: {type(error).__name__}: {error}{where}."
-    hint = "This is a fault in dlctl or in the file system: see the job's output, dlctl logs."
+    see = f"see the job's output: dlctl logs {training_id} --debug"
+    hint = f"This is a fault in dlctl or in the file system; {see}"
     return failed(VerdictKind.INTERNAL, reason, hint)

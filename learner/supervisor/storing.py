@@ -122,7 +122,9 @@ class Storing:
             reason = f"Ended while the results were being copied to a data store: {request.reason}."
             return Outcome(State.CANCELLED, VerdictKind.SUPERSEDED, reason)
         reason = "Cancelled on request, while the results were being copied to a data store."
-        hint = "The job directory still has all of them: dlctl fetch results"
+        hint = (
+            "The job directory still has all of them: dlctl fetch results " + self.plan.training_id
+        )
         return Outcome(State.CANCELLED, VerdictKind.CANCELLED, reason, hint)
 
     def _not_stored(self, outcome: Outcome, error: Exception) -> Outcome:

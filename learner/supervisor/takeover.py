@@ -21,6 +21,7 @@ from dlctl import contract
 from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictKind, to_json
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.programs import answers
+from dlctl.contract.programs.advice import more_memory
 from dlctl.contract.programs.slurm_words import DROPPED
 from dlctl.contract.programs.verdict_rules import explain
 from learner.job.batch import batch_system
@@ -31,7 +32,7 @@ from learner.job.outcome import Outcome, failed, last_verdict
 from learner.job.status import last_lines, write_patiently
 from learner.lifecycle.manager import conclude, follow
 from learner.lifecycle.starters import run_here
-from learner.supervisor.explanation import go_on, memory_hint
+from learner.supervisor.explanation import go_on
 from learner.supervisor.finish import say
 from learner.supervisor.statuses import Observed, Statuses
 from learner.supervisor.steps import step_log
@@ -107,18 +108,18 @@ def _by_the_scheduler(plan: Plan, word: str, *, sure: bool = False) -> Outcome |
         return None
     if kind is VerdictKind.CANCELLED:
         return Outcome(State.CANCELLED, kind, reason)
-    return failed(kind, reason, go_on(plan))
+    hint = more_memory(plan) if kind is VerdictKind.OUT_OF_MEMORY else go_on(plan)
+    return failed(kind, reason, hint)
 
 
 def _by_the_output(job_dir: Path, plan: Plan, attempt: int) -> Outcome | None:
     """Return what the last lines in the job's output mean."""
     lines = last_lines(job_dir / contract.job_output(attempt))
-    cause = explain(lines, plan.training_id, plan.site)
+    cause = explain(lines, plan)
     if cause is None:
         return None
     reason = cause.reason[:1].upper() + cause.reason[1:] + "."
-    hint = memory_hint(plan) if cause.kind is VerdictKind.OUT_OF_MEMORY else cause.hint
-    return failed(cause.kind, reason, hint, Evidence(last_lines=lines))
+    return failed(cause.kind, reason, cause.hint, Evidence(last_lines=lines))
 
 
 def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:

@@ -12,6 +12,7 @@ import signal
 from dataclasses import replace
 
 from dlctl.contract import Evidence, Plan, State, Status, VerdictKind
+from dlctl.contract.programs.advice import filled, more_memory
 from dlctl.contract.programs.verdict_rules import (
     CONSEQUENCES,
     Place,
@@ -35,7 +36,6 @@ from learner.supervisor.explanation import (
     evidence_of,
     explain,
     go_on,
-    memory_hint,
     name_of,
     own_words,
     read_words,
@@ -245,7 +245,7 @@ def _vanished(plan: Plan, observed: Observed, lost: list[Status]) -> Outcome:
     about = [line for line in said if status.rank in launchers_order(plan, [line])]
     output = f" {launcher_name(plan)} reported: {(about or said)[0]}" if said else ""
     reason = f"{name_of(status)} vanished with its watchdog; killed from outside.{output}"
-    return failed(VerdictKind.UNKNOWN, reason, memory_hint(plan), evidence)
+    return failed(VerdictKind.UNKNOWN, reason, more_memory(plan), evidence)
 
 
 def _sentences(words: list[str]) -> list[str]:
@@ -255,9 +255,7 @@ def _sentences(words: list[str]) -> list[str]:
 
 def _by_rule(plan: Plan, found: tuple[Rule, str], evidence: Evidence) -> Outcome:
     rule, line = found
-    hint = rule.hint.format(id=plan.training_id, site=plan.site)
-    if rule.kind is VerdictKind.OUT_OF_MEMORY:
-        hint = memory_hint(plan)
+    hint = filled(rule.hint, plan)
     evidence = replace(evidence, host=blamed_host(*found) or evidence.host)
     return failed(rule.kind, f"{rule.sentence}: {line.strip()}", hint, evidence)
 

@@ -184,7 +184,8 @@ class TrainingJob(LearnerContext):
                 hint="free space there, then resume from the newest checkpoint: "
                 f"dlctl resume {self.plan.training_id}",
             ) from error
-        self.say(f"the trained model is in {contract.RESULTS}/{path.name}")
+        fetch = f"dlctl fetch results {self.plan.training_id}"
+        self.say(f"the trained model is in {contract.RESULTS}/{path.name} at the site: {fetch}")
 
 
 def open_job(directory: Path, attempt: int, rank: int) -> TrainingJob:

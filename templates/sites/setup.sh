@@ -50,7 +50,7 @@ find_base() { # sets base and found: the first Python that is new enough and can
 }
 explain_pip() { # one sentence from pip's log
   if grep -a -q -E 'No space left|Disk quota exceeded' "$log"; then
-    fail "there was no space left for the packages below $root" "free space there (quota -s, df -h) and run this again"
+    fail "there was no space left for the packages below $root" "free space there (quota -s, df -h, df -i) and run this again"
   elif grep -a -q -i -E 'NewConnectionError|Name or service not known|Temporary failure in name resolution|Network is unreachable|Connection refused|ConnectTimeout|timed out|ProxyError|Failed to establish' "$log"; then
     fail "the site does not reach the package index: $(last_error)" \
       "set environment.pip in the site's file, e.g. [--index-url, URL] or [--no-index, --find-links, FOLDER]"
@@ -70,7 +70,7 @@ trap 'rmdir "$lock" 2>/dev/null' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
-true >"$log" || fail "the root $root can't be written" "check its space and quota (df -h, quota -s)"
+true >"$log" || fail "the root $root can't be written" "check its space and quota (df -h, df -i, quota -s)"
 site_environment >>"$log" 2>&1
 
 if [ -n "$container" ]; then
@@ -123,5 +123,5 @@ is_good "$environment/bin/python" || fail "the packages are installed but can't 
 rm -f "$log"
 rm -rf "$TMPDIR"
 { printf '%s\n' "$asked" >"$marker.new" && sync && mv "$marker.new" "$marker"; } ||
-  fail "$marker can't be written" "check the space and the quota there (df -h, quota -s)"
+  fail "$marker can't be written" "check the space and the quota there (df -h, df -i, quota -s)"
 done_with "$environment/bin/python"

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from hints import commands_in
 from trainings import complete, submit, wait_for_state, write_training
 from waiting import wait_until
 
@@ -126,16 +127,19 @@ def test_a_job_says_why_it_waits_and_what_to_do(dlctl, cluster_site, tmp_path):
         assert known["reason"].startswith("waiting in the queue: you, or a program of yours, holds")
         assert known["hint"] == f"run `scontrol release {job_id}` on the login node"
         assert "scontrol release" in dlctl("show", training_id, ok=True).stderr
-        cluster.user("scontrol", "release", job_id)
+        cluster.user("sh", "-c", re.search(r"`(.*)`", known["hint"])[1])
         partition("State=UP", "MaxTime=1")
         known = waits("(PartitionTimeLimit)")
         assert "more time than its partition allows" in known["reason"]
-        assert "--time" in known["hint"]
+        hint = known["hint"]
         listed = dlctl("list", ok=True).stdout
         assert "it asks for more time than its partition allows (PartitionTimeLimit)" in listed
+        for command, _ in commands_in(hint):
+            dlctl(*command.replace("LESS", "1m").split(), ok=True)
+        assert commands_in(hint)[-1] == (f"resume {training_id} --time LESS", False)
+        wait_for_state(dlctl, training_id, "COMPLETED")
     finally:
         partition("State=UP", "MaxTime=UNLIMITED")
-    wait_for_state(dlctl, training_id, "COMPLETED")
 
 
 SIZE_BYTES = 200_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trainings import change_site, run, write_training
+from trainings import change_site, run, wait_for_state, write_training
 
 TRAIN = """\
 import torch
@@ -92,6 +92,10 @@ def test_a_python_without_what_the_node_needs(dlctl, cluster_site, xdg):
     shown = fails(dlctl, changed, folder, "site")
     assert "'/usr/bin/python3' lacks the module watchdog" in shown["reason"]
     assert shown["hint"].endswith("dlctl sites setup changed")
+    # What it writes into the site's file; a plain `resume` still took the Python of before.
+    change_site(changed, xdg.config, environment={"python": str(cluster_site.python)})
+    dlctl("resume", shown["training_id"], ok=True)
+    wait_for_state(dlctl, shown["training_id"], "COMPLETED")
 
 
 def test_no_python_for_the_queue_of_this_machine(dlctl, local_site, xdg):

@@ -151,4 +151,5 @@ def test_leftover_processes_do_not_delay_the_end(tmp_path):
     verdict = job.run()
     assert verdict.state is State.COMPLETED, job.output + job.log()
     assert (job.dir / "results" / "model.pt").exists()
-    assert job.log().endswith("the trained model is in results/model.pt\n")
+    fetch = f"dlctl fetch results {job.plan.training_id}"
+    assert job.log().endswith(f"the trained model is in results/model.pt at the site: {fetch}\n")

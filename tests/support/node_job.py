@@ -75,7 +75,7 @@ class Job:
             training_id=TRAINING_ID, name="test", version="1", description="", site="here",
             root=str(root), job_dir=str(self.dir), runtime_dir=str(REPO), code_digest="",
             created_at="", dlctl_version="0", resources=contract.Resources(**resources),
-            batch=contract.Batch("local"),
+            batch=changes.pop("batch", contract.Batch("local")),
             launch=changes.pop("launch", contract.Launch("direct", [])),
             environment=contract.Environment(python=sys.executable),
             framework=contract.Framework("pytorch", None, command, changes.pop("job", None)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlctl.cli import output
 from dlctl.cli.logs import BAR, bar
 from dlctl.cli.views.learners import print_learners, print_servers, server_line, speed_line
-from dlctl.contract import Next, Plan, State, attempt_dir
+from dlctl.contract import STOPPING, Next, Plan, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
@@ -123,7 +123,8 @@ def _warnings(details: Details) -> list[str]:
     return [
         *(text for text in lacks if (text.partition(": ")[2] or text) not in hint),
         *(f"learner {status.rank}: {status.reason}" for status in files.learners
-          if status.state is State.TRAINING and status.reason and not details.record.state.final),
+          if status.state is State.TRAINING and status.reason and not details.record.state.final
+          and not status.reason.startswith(STOPPING)),
     ]  # fmt: skip
 
 

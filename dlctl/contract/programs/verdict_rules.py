@@ -1,8 +1,9 @@
 """The kind of failure that a line, signal or exit code means: one table, read from the top.
 
 To recognize another failure, add a row to `RULES`. `{id}` and `{site}` in a hint are the training's
-id and its site; `{rank}` is the rank of the learner that failed. Real lines that each row has to
-recognize are in `tests/unit/learner/supervisor/recorded/`.
+id and its site, `{rank}` is the rank of the learner that failed; `{memory}`, `{time}`, `{limits}`
+say how to go on with more (`advice`). Real lines that each row has to recognize are in
+`tests/unit/learner/supervisor/recorded/`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dlctl.contract.plan import Plan
+from dlctl.contract.programs.advice import filled
 from dlctl.contract.programs.tracebacks import last_chain
 from dlctl.contract.states import VerdictKind
 
@@ -51,6 +54,8 @@ class NodeSignal(enum.IntEnum):
     SIGKILL = 9
     SIGSEGV = 11
     SIGTERM = 15
+    SIGXCPU = 24
+    SIGXFSZ = 25
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ RULES = (
     # What Slurm prints when it ends a job or a step.
     _rule(
         r"DUE TO TIME LIMIT", LAUNCHER | JOB, KIND.TIME_LIMIT,
-        f"Resume {NEWEST}, with more time: dlctl resume {{id}} --time 8h",
+        f"Resume {NEWEST}, {{time}}",
         "The time limit ended it before it could save",
     ),
     _rule(
@@ -110,7 +115,7 @@ RULES = (
     ),
     _rule(
         OVER_MEMORY.pattern, LAUNCHER | JOB, KIND.OUT_OF_MEMORY,
-        "Resume with more memory: dlctl resume {id} --memory SIZE",
+        "{memory}",
         "It was killed for using more memory than it had asked for",
     ),
     _rule(
@@ -146,15 +151,16 @@ RULES = (
     _rule(
         r"\b(?:_Array)?MemoryError\b|[Cc]annot allocate memory|std::bad_alloc"
         r"|DataLoader worker \(pid \d+\) is killed by signal: Killed"
-        r"|CPUAllocator: (?:can't allocate|not enough) memory",
+        r"|CPUAllocator: (?:can't allocate|not enough) memory"
+        r"|failed to map segment from shared object",
         LEARNER, KIND.OUT_OF_MEMORY,
-        "Make the batch smaller, or resume with more memory: dlctl resume {id} --memory SIZE",
+        "{memory}",
     ),
     _rule(
         r"No space left on device|[Dd]isk quota exceeded"
         r"|PytorchStreamWriter failed writing file|enforce fail at inline_container",
         LEARNER | JOB, KIND.DISK_FULL,
-        "Free space on the node's file system (dlctl delete removes old trainings), then resume "
+        "Free space, or files (df -i), there: `dlctl du {site}` shows what could go; then resume "
         f"{NEWEST}: dlctl resume {{id}}",
         "A file system is full, or a quota used up",
     ),
@@ -264,6 +270,8 @@ SIGNALS: dict[int, End] = {
     NodeSignal.SIGBUS: End(KIND.OUT_OF_MEMORY, "bus error: often a full /dev/shm"),
     NodeSignal.SIGFPE: End(KIND.USER_ERROR, "arithmetic error"),
     NodeSignal.SIGSEGV: End(KIND.UNKNOWN, "segmentation fault"),
+    NodeSignal.SIGXCPU: End(KIND.SITE, "it has used up its processor time, ulimit -t", "{limits}"),
+    NodeSignal.SIGXFSZ: End(KIND.SITE, "it wrote a larger file than it may, ulimit -f", "{limits}"),
     NodeSignal.SIGTERM: End(KIND.SCHEDULER, "SIGTERM", GO_ON),  # sent on purpose
 }
 """What a signal means that killed a learner which printed no line of `RULES`."""
@@ -344,7 +352,7 @@ class Explanation(NamedTuple):
     kind: VerdictKind
 
 
-def explain(lines: list[str], training_id: str, site: str) -> Explanation | None:
+def explain(lines: list[str], plan: Plan) -> Explanation | None:
     """Return why a job ended, or None if the last lines of its output don't say it."""
     found = first_match(Place.JOB, lines)
     if found is None:
@@ -354,4 +362,4 @@ def explain(lines: list[str], training_id: str, site: str) -> Explanation | None
     if memory := _MEMORY.search(line):
         used, limit = (int(text) // 2**20 for text in memory.groups())
         reason += f" ({used} MiB; asked for {limit} MiB)"
-    return Explanation(reason, rule.hint.format(id=training_id, site=site), rule.kind)
+    return Explanation(reason, filled(rule.hint, plan), rule.kind)

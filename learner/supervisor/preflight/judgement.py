@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from dlctl.contract import MPI_PENDING, Evidence, Plan, Preflight, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
-from dlctl.contract.programs.verdict_rules import Place, blamed_host, first_match
+from dlctl.contract.programs.advice import filled
+from dlctl.contract.programs.verdict_rules import Place, Rule, blamed_host, first_match
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed, says_lost
 from learner.supervisor.preflight.node_health import name_of, unfit_nodes
@@ -112,12 +113,12 @@ def _judge_mpi_start(plan: Plan, findings: Findings) -> Outcome | None:
     if not (pending := _pending(findings)):
         return None
     how = "did not return in time" if findings.exit_code is None else "ended the process"
-    return failed(
-        VerdictKind.SITE,
-        f"MPI_Init {how} on {pending[0].host} (learner {pending[0].rank}).",
-        _pmi_hint(plan),
-        _evidence(findings, pending[0]),
-    )
+    what = f"MPI_Init {how} on {pending[0].host} (learner {pending[0].rank})"
+    evidence = _evidence(findings, pending[0])
+    if match := _lack(findings.words):  # it was killed while MPI started
+        hint = filled(match[0].hint, plan, pending[0].rank)
+        return failed(match[0].kind, f"{what}: {match[1].strip()}", hint, evidence)
+    return failed(VerdictKind.SITE, f"{what}.", _pmi_hint(plan), evidence)
 
 
 def _telling_line(words: list[str]) -> list[str]:
@@ -139,15 +140,25 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
     detail = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
-    match = first_match(Place.LAUNCHER, findings.words)
+    match = _lack(findings.words) or first_match(Place.LAUNCHER, findings.words)
     outcome = failed(
         match[0].kind if match else VerdictKind.SITE,
-        f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}{detail}",
+        f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}"
+        f"{f': {match[1].strip()}' if match else detail}",
+        filled(match[0].hint, plan, silent[0]) if match else
         "Check that every node has the site's Python and sees its root folder: "
         f"dlctl doctor {plan.site}",
         Evidence("learner", silent[0], "", code, None, findings.words),
-    )
+    )  # fmt: skip
     return replace(outcome, bad_hosts=_ended_only_on(findings))
+
+
+def _lack(words: Sequence[str]) -> tuple[Rule, str] | None:
+    """Return the rule and the line by which the launcher or a rank says what ran out."""
+    kinds = (VerdictKind.OUT_OF_MEMORY, VerdictKind.DISK_FULL)
+    places = (Place.LAUNCHER, Place.LEARNER)
+    found = filter(None, (first_match(place, words) for place in places))
+    return next((each for each in found if each[0].kind in kinds), None)
 
 
 _ENDED_ON = re.compile(r"error: (\S+): tasks? [\d,-]+: Exited with exit code")

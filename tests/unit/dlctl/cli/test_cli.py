@@ -79,6 +79,23 @@ def test_an_old_spelling_is_answered_with_the_new_one(dlctl, old, new):
     assert done.stderr == f"error: `dlctl {words}` is now: dlctl {new}\n"
 
 
+@pytest.mark.parametrize(
+    ("word", "verbs"),
+    [
+        ("stop", {"halt", "cancel"}),
+        ("kill", {"halt", "cancel"}),
+        ("rm", {"delete"}),
+        ("ps", {"list"}),
+    ],
+)
+def test_a_word_of_another_tool_is_answered_with_ours(dlctl, word, verbs):
+    done = dlctl(word, "t-1")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert set(re.findall(r"`dlctl (\w+)`", done.stderr)) == {word} | verbs
+    for verb in verbs:
+        assert dlctl(verb, "--help").exit_code == 0
+
+
 def test_of_very_many_problems_the_first_ones_are_shown_and_the_others_counted(dlctl):
     manifest(dlctl)
     for number in range(25):

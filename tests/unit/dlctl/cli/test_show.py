@@ -19,6 +19,7 @@ from dlctl.cli.views.training import (
     verdict_fields,
 )
 from dlctl.contract import (
+    STOPPING,
     Action,
     Evidence,
     Homes,
@@ -102,7 +103,7 @@ def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
 
 def test_a_warning_of_a_learner_that_trains_is_shown(capsys):
     learners = [process("learner", 0, "n1", reason="nothing reads RANK"),
-                process("learner", 1, "n1")]  # fmt: skip
+                process("learner", 1, "n1", reason=f"{STOPPING}halted on request")]  # fmt: skip
     print_details(make_details(learners=learners))
     assert capsys.readouterr().err == "warning: learner 0: nothing reads RANK\n"
 

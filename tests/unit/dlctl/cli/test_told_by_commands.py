@@ -48,6 +48,20 @@ def test_what_else_a_training_has_made_is_named_with_the_command_that_brings_it(
     assert not capsys.readouterr().err
 
 
+def test_ctrl_c_in_submit_says_what_becomes_of_it(run, monkeypatch, tmp_path):
+    """It said nothing."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    (tmp_path / "manifest.yml").write_text("name: t\nframework: {name: pytorch, command: 'true'}\n")
+    monkeypatch.setattr("dlctl.service.submit.submit_variants", interrupted)
+    done = run("submit", str(tmp_path / "manifest.yml"))
+    assert done.exit_code == 130
+    assert "the same command goes on where it was" in done.stderr
+    assert "next: dlctl list" in done.stderr
+
+
 FOUND = Rehearsed(
     True, 20, halted_at=6, killed_at=13, total_steps=1_900_000, step_s=0.08757523,
     samples_per_s=730.8002, checkpoint_s=12.3456, checkpoint_bytes=7 * 2**30,

@@ -6,6 +6,8 @@ import hashlib
 import io
 import itertools
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -383,6 +385,20 @@ def test_the_second_download_into_a_folder_waits_for_the_first(tmp_path):
         os.close(lock)
     assert second.wait(60) == 0
     assert (here / "f").read_text() == "1"
+
+
+@pytest.mark.parametrize(("options", "size"), [("nr_inodes=40", 0), ("size=1m", 1 << 16)])
+def test_the_command_in_the_hint_shows_what_a_full_disk_lacks(small_disk, options, size):
+    """It was `df -h` where all inodes were used up."""
+    small, number = small_disk(options), 0
+    with pytest.raises(OSError, match="No space left") as full:
+        while True:
+            (small / f"fill-{number}").write_bytes(bytes(size))
+            number += 1
+    hint = target.local_failure(small / "here/f", full.value).hint
+    command = shlex.split(re.search(r"\((df .*?)\)", hint)[1])
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "100%" in shown, (command, shown)
 
 
 def test_a_full_disk_in_mid_file_keeps_what_has_arrived(tmp_path, small_disk):

@@ -132,6 +132,8 @@ def test_the_advice_names_what_would_have_saved_most():
     none = dict.fromkeys(USES, 0.0) | {"useful": 10.0}
     gib = 2**30
     assert "`checkpoint:" in advise(none | {"again": 2.0, "data": 0.5}, 0, 12, 1, None, None)
+    own = advise(none | {"again": 2.0}, 0, 12, 1, None, None, has_loop=False)
+    assert own.startswith("a program that saves twice as often would have saved")
     said = advise(none | {"data": 3.0}, 0, 13, 1, None, None)
     assert said.startswith("more `cpus`") and "3 node-hours: 23 %" in said
     assert advise(none, 0, 10, 1, 8 * gib, 2 * gib).startswith("`memory: 2560MiB`")

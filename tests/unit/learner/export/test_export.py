@@ -5,10 +5,12 @@ import warnings
 
 import pytest
 import torch
+from node_job import Job
 from torch import nn
 
 from learner.errors import UserFault
 from learner.export import FORMATS, export
+from learner.export.__main__ import main
 
 
 class Net(nn.Module):
@@ -316,6 +318,15 @@ def test_a_missing_package_is_named(format, package, net, tmp_path, monkeypatch)
     with pytest.raises(UserFault, match=f"the format {format} needs {package}, which") as told:
         export(net, IMAGES, tmp_path / "m", format)
     assert "-m pip install" in told.value.hint and package in told.value.hint
+
+
+def test_the_export_of_a_command_asks_for_no_package(tmp_path, monkeypatch):
+    """pip would have changed nothing: dlctl can't build a model of a program of its own."""
+    job = Job(tmp_path, "true")
+    monkeypatch.setattr("learner.export.formats._is_there", lambda _: False)
+    with pytest.raises(UserFault, match="ran its own command") as told:
+        main([str(job.dir), "--format", "onnx"])
+    assert "pip" not in told.value.hint
 
 
 def test_mistakes_are_one_sentence(net, tmp_path):

@@ -349,6 +349,18 @@ def test_a_short_limit_stays_the_limit_of_the_next_job(tmp_path):
     assert following is not None and following.plan.resources.time_s == 20
 
 
+@pytest.mark.parametrize("total_s", [40, 3000])
+def test_a_training_whose_time_is_used_up_is_told_one_way_on(tmp_path, total_s):
+    """Its verdict said `dlctl resume`, and what follows said `dlctl resume --time`."""
+    hint = "Continue with: dlctl resume t-1"
+    job = Job(tmp_path, total_time_s=total_s)
+    action = job.end(VerdictKind.TIME_LIMIT, state=State.HALTED, hint=hint)
+    assert "dlctl" not in action.why
+    if total_s == 40:
+        hint = "Go on with more time: dlctl resume t-1 --time 1m20s"
+    assert job.verdict.hint == hint
+
+
 @pytest.mark.parametrize(("got", "starter"), [("n1", "client"), ("n2", "in_allocation")])
 def test_a_job_that_got_the_bad_node_again_does_not_go_on(tmp_path, monkeypatch, got, starter):
     job = Job(tmp_path, starters=["requeue", "client"]).on("slurm")

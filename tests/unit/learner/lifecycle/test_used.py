@@ -154,3 +154,16 @@ def test_of_a_job_that_never_began_there_is_no_past_and_a_rehearsal_is_told_apar
                           started_at=BEGIN), []).pasts[0].is_rehearsal  # fmt: skip
     (job.dir / contract.status_file(1, "supervisor", 0)).unlink()
     assert conclude(job.dir, plan_of(TEXT), DONE, None)[0].pasts == []
+
+
+@pytest.mark.parametrize("scheduler", ["local", "slurm"])
+def test_a_learner_that_used_more_than_it_asked_for_where_nothing_limits_it_is_named(
+    tmp_path, scheduler
+):
+    job = Job(tmp_path)
+    plan = replace(job.plan, batch=contract.Batch(scheduler))
+    use = LearnerUse(memory_bytes=9 * 2**30)
+    contract.write_whole(tmp_path / contract.use_file(1, 0), contract.to_json(use))
+    reason = conclude(tmp_path, plan, DONE, None)[0].reason
+    excess = "a learner used 9.7 GB of memory, and `memory` is 8.6 GB: a cluster would have killed"
+    assert (excess in reason) == (scheduler == "local")

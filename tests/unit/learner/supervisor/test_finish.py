@@ -110,7 +110,7 @@ def test_checkpoints_that_cannot_be_listed_may_exist(tmp_path, monkeypatch):
 
 
 def test_a_supervisor_that_a_full_disk_ends_says_so():
-    outcome = crash_outcome(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    outcome = crash_outcome(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "t-1")
     assert outcome.kind is VerdictKind.DISK_FULL
     assert "file system is full" in outcome.reason
 
@@ -119,7 +119,7 @@ def test_a_fault_of_the_supervisor_itself_is_told_as_one():
     try:
         raise ValueError("no such thing")  # noqa: EM101, TRY301
     except ValueError as error:
-        outcome = crash_outcome(error)
+        outcome = crash_outcome(error, "t-1")
     assert outcome.kind is VerdictKind.INTERNAL
     assert "ValueError: no such thing (test_finish.py:" in outcome.reason
 

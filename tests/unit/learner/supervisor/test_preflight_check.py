@@ -64,6 +64,26 @@ def test_an_unreachable_node_is_named(tmp_path):
     assert told is not None and told.reason.endswith(": srun: Job step aborted")
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "slurmstepd-n1: error: Exceeded job memory limit",
+        "srun: error: n1: task 0: Out Of Memory",
+        "MemoryError",
+        "OSError: [Errno 12] Cannot allocate memory",
+    ],
+)
+def test_memory_that_runs_out_in_the_preflight_is_no_fault_of_python_or_the_root(tmp_path, word):
+    job = Job(tmp_path, "true", resources={"memory_bytes_per_learner": 200 << 20},
+              batch=contract.Batch("slurm"))  # fmt: skip
+    told = judge(job.plan, Findings([], 137, [word, "srun: error: n1: task 0: Killed"]))
+    assert told is not None and told.kind is VerdictKind.OUT_OF_MEMORY
+    assert told.reason.endswith(f": {word}")
+    assert told.hint.endswith(f": dlctl resume {job.plan.training_id} --memory 400MiB")
+    starts = [Preflight(0, "n1", "3", 1, None, None, MPI_PENDING)]  # MPI's PMI was blamed
+    assert judge(job.plan, Findings(starts, 137, [word])).hint == told.hint
+
+
 def test_what_open_mpi_frames_with_dashes_is_told(tmp_path):
     """The reason was a line of dashes."""
     dashes = "-" * 74

@@ -49,7 +49,7 @@ def test_completes_with_indexed_results(tmp_path):
             "No module named 'nope_nope'",
             "`requirements` in the manifest and submit again: dlctl submit",
         ),
-        ("kill -9 $$", "signal 9, perhaps by its memory limit (1 GiB", "--memory"),
+        ("kill -9 $$", "signal 9, from outside, or because the machine ran out of", "resume t-"),
     ],
 )
 def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):

@@ -30,7 +30,7 @@ FULL = "slurmstepd-n1: error: StepId=1.batch exceeded memory limit (529694720 > 
     ],
 )  # fmt: skip
 def test_the_schedulers_word_and_the_jobs_output_say_why(tmp_path, word, output, kind, reason):
-    job = Job(tmp_path, "true")
+    job = Job(tmp_path, "true", batch=contract.Batch("slurm"))
     path = job.dir / contract.job_output(1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"12:00:00 TRAINING: train.py\n{output}\n")

@@ -7,6 +7,7 @@ import pytest
 from node_job import TRAINING_ID, Job, status
 
 from dlctl.contract import (
+    Batch,
     Launch,
     Rulings,
     State,
@@ -32,7 +33,8 @@ Judge = Callable[..., Verdict]
 @pytest.fixture
 def plan(tmp_path):
     launch, two = Launch("srun", ["srun"]), {"learners": 2}
-    return Job(tmp_path, None, job="train.py", launch=launch, resources=two).plan
+    batch = Batch("slurm")
+    return Job(tmp_path, None, job="train.py", launch=launch, resources=two, batch=batch).plan
 
 
 @pytest.fixture
@@ -144,13 +146,32 @@ def test_a_warning_of_the_loop_is_not_the_reason_of_its_end(judge):
 
 
 @pytest.mark.parametrize(
-    ("asked", "more"), [(1 << 30, "2GiB"), (700 << 20, "1400MiB"), (None, "4GiB")]
+    ("asked", "most", "more"),
+    [
+        (1 << 30, None, "2GiB"),
+        (700 << 20, 1400 << 20, "1400MiB"),
+        (None, None, "4GiB"),
+        (None, 3900 << 20, "3900MiB"),
+        (3000 << 20, 3900 << 20, "3900MiB"),
+        (3900 << 20, 3900 << 20, ""),
+    ],
 )
-def test_the_hint_on_memory_is_a_valid_command(judge, plan, asked, more):
-    resources = replace(plan.resources, memory_bytes_per_learner=asked)
-    killed = status(0, State.FAILED, signal=9, last_lines=["epoch 1"])
-    verdict = judge(killed, plan=replace(plan, resources=resources))
-    assert verdict.hint.endswith(f": dlctl resume {TRAINING_ID} --memory {more}")
+@pytest.mark.parametrize(
+    "end",
+    [{"signal": 9, "last_lines": ["epoch 1"]}, {"exit_code": 1, "last_lines": ["MemoryError"]}],
+)
+def test_the_hint_on_memory_is_twice_what_it_had_as_far_as_the_nodes_have_it(
+    judge, plan, asked, most, more, end
+):
+    resources = replace(
+        plan.resources, memory_bytes_per_learner=asked, most_memory_bytes_per_learner=most
+    )
+    verdict = judge(status(0, State.FAILED, **end), plan=replace(plan, resources=resources))
+    if more:
+        assert verdict.hint.endswith(f": dlctl resume {TRAINING_ID} --memory {more}")
+    else:
+        assert "no node there has room for more than 3.81 GiB" in verdict.hint
+        assert "dlctl" not in verdict.hint
 
 
 def test_a_warning_of_a_completed_training_is_shown(plan):

@@ -472,7 +472,7 @@ def test_a_learner_that_dies_without_progress_is_given_up(play, rank, least, fai
     assert bool(job.group.failure) == bool(failure)
     if failure:
         evidence = job.group.failure.evidence
-        assert failure in job.group.failure.reason and "--memory" in job.group.failure.hint
+        assert failure in job.group.failure.reason and "memory" in job.group.failure.hint
         assert (evidence.rank, evidence.signal) == (rank, 9)
     assert "3 times in a row without finishing a chunk" in job.group.lost[rank]
 

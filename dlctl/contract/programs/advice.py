@@ -1,0 +1,80 @@
+"""Advice on resuming with more of what ran out: commands with numbers that the site can grant."""
+
+from __future__ import annotations
+
+from dlctl.contract.ground.amounts import format_duration
+from dlctl.contract.plan import Plan
+
+_MIB = 2**20
+_FIRST_BYTES = 4 * 2**30
+"""What to ask for where the plan has left it to the site."""
+
+
+def filled(hint: str, plan: Plan, rank: int = 0) -> str:
+    """Return a hint of `verdict_rules` for a learner of a training."""
+    return hint.format(
+        id=plan.training_id, site=plan.site, rank=rank, memory=more_memory(plan),
+        time=more_time(plan), limits=higher_limits(plan),
+    )  # fmt: skip
+
+
+def limits_memory(plan: Plan) -> bool:
+    """Return whether a learner that uses more than it has asked for is killed."""
+    return plan.batch.scheduler != "local"
+
+
+def memory_of(plan: Plan) -> str:
+    """Return the memory of each learner, in words."""
+    size = plan.resources.memory_bytes_per_learner
+    return "the plan sets none" if size is None else f"{_in_words(size)} per learner"
+
+
+def more_memory(plan: Plan) -> str:
+    """Return what to do where memory ran out: ask for twice as much, if a node has it."""
+    now, most = (
+        plan.resources.memory_bytes_per_learner,
+        plan.resources.most_memory_bytes_per_learner,
+    )
+    wanted = _FIRST_BYTES if now is None else 2 * now
+    resume = f"dlctl resume {plan.training_id}"
+    if not limits_memory(plan):
+        return (
+            "If memory ran out (free -h), end other programs on this machine, and go on: "
+            f"{resume}; or make the batch smaller, and submit again"
+        )
+    if most is None or wanted <= most:
+        return f"Resume with more memory (now: {memory_of(plan)}): {resume} --memory {_mib(wanted)}"
+    if now is None or now < most - most // 20:
+        return (
+            f"Make the batch smaller, or resume with all that a learner can have there (now: "
+            f"{memory_of(plan)}): {resume} --memory {_mib(most - most % _MIB)}"
+        )
+    return (
+        "Make the batch smaller, or the model: no node there has room for more than "
+        f"{_in_words(most)} per learner"
+    )
+
+
+def more_time(plan: Plan) -> str:
+    """Return what to do where the time ran out: twice what the training was given, as a command."""
+    total_s = plan.lifecycle.total_time_s if plan.lifecycle else plan.resources.time_s
+    time = format_duration(2 * total_s) if total_s else "TIME"
+    return f"with more time: dlctl resume {plan.training_id} --time {time}"
+
+
+def higher_limits(plan: Plan) -> str:
+    """Return what to do about a limit of the shell in which the job was submitted."""
+    where = "the shell that submits (ulimit -a)"
+    if limits_memory(plan):  # Slurm hands on what the login node sets for everybody
+        where += ", or set `scheduler: {extra: [--propagate=NONE]}` in the site's file"
+    return f"Raise the limit in {where}; then: dlctl resume {plan.training_id}"
+
+
+def _in_words(size_bytes: int) -> str:
+    gib = size_bytes / 2**30
+    return f"{gib:.3g} GiB" if gib >= 1 else f"{size_bytes / _MIB:.3g} MiB"
+
+
+def _mib(size_bytes: int) -> str:
+    mib = -(-size_bytes // _MIB)
+    return f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
