@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from scheduler_plan import make_plan
 
 from dlctl.contract.ground import processes
 from dlctl.contract.programs.tracebacks import TracebackReader, error_at_end, place_before, shorten
@@ -20,22 +21,22 @@ from learner.system.files import SIZE_BYTES, Reserve, is_full
             "slurmstepd-n1: error: StepId=1.batch exceeded memory limit (529694720 > 209715200), "
             "being killed",
             "more memory than it had asked for (505 MiB; asked for 200 MiB)",
-            "--memory SIZE",
+            "--memory 4GiB",
         ),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.", "more memory", "--memory"),
         ("slurmstepd: error: *** JOB 7 CANCELLED AT x DUE TO NODE FAILURE ***", "node", "resume"),
         ("slurmstepd: error: *** JOB 7 CANCELLED AT x DUE TO TIME LIMIT ***", "time", "--time"),
-        ("dlctl: cat: write error: No space left on device", "full", "delete"),
+        ("dlctl: cat: write error: No space left on device", "full", "dlctl du s`"),
     ],
 )  # fmt: skip
 def test_slurms_words_are_understood(line, reason, hint):
-    told = explain(["12:00:00 TRAINING: train.py", line, "12:00:01 the last line"], "t-1", "here")
+    told = explain(["12:00:00 TRAINING: train.py", line, "12:00:01 the last line"], make_plan())
     assert told is not None
     assert reason in told.reason
     assert hint in told.hint
     assert "dlctl resume t-1" in told.hint
     nothing = ["12:00:00 TRAINING: train.py", "slurmstepd: *** JOB 7 CANCELLED ***"]
-    assert explain(nothing, "t-1", "here") is None and explain([], "t-1", "here") is None
+    assert explain(nothing, make_plan()) is None and explain([], make_plan()) is None
 
 
 def test_a_reserve_takes_space_until_it_is_freed(tmp_path):

@@ -87,7 +87,7 @@ def test_a_file_of_one_s_own(tmp_path, monkeypatch):
 
 
 def test_from_secret_written_by_hand_is_one_sentence(tmp_path):
-    with pytest.raises(ManifestError, match="from_secret is what dlctl stores") as refused:
+    with pytest.raises(ManifestError, match="from_secret stands where dlctl has") as refused:
         prepared(tmp_path, "{KEY: {from_secret: KEY}}")
     assert "from_env" in refused.value.hint
 
