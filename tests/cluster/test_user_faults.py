@@ -69,6 +69,24 @@ def test_an_import_error_on_one_rank_names_that_rank(dlctl, cluster_site):
     assert any("not_there_42" in words for words in evidence["last_lines"])
 
 
+@pytest.mark.parametrize(("change", "said", "way"), [
+    (("mse_loss,", "mse_loss and (lambda o, t: ((o - t) ** 2).sum()),"),
+     "the loss is a sum over the batch's samples", 'reduction="mean"'),
+    (("torch.nn.Linear(2, 1)",
+      "torch.nn.Sequential(torch.nn.SyncBatchNorm(2), torch.nn.Linear(2, 1))"),
+     "the model's layer 0 is a SyncBatchNorm", "GroupNorm"),
+])  # fmt: skip
+def test_what_several_learners_would_train_otherwise_is_refused(
+    dlctl, cluster_site, change, said, way
+):
+    """Both were COMPLETED, with other weights than one learner's."""
+    files = {"train.py": TRAIN.format(line="").replace(*change)}
+    folder = write_training(dlctl.cwd, {"job": "train.py"}, files, learners=2)
+    shown = fails(dlctl, cluster_site, folder, "user_error")
+    assert said in shown["reason"] and way in shown["hint"]
+    text_of(dlctl, shown)
+
+
 @pytest.mark.first("1")
 @pytest.mark.parametrize("learners", [1, 2])
 def test_more_memory_than_asked_for(dlctl, cluster_site, learners):
