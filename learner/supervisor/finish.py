@@ -126,9 +126,10 @@ def load_rest(plan: Plan) -> None:
     rooms = ["learner.supervisor", *["learner.storage"] * bool(plan.data_stores)]
     for room in rooms:
         path = importlib.import_module(room).__path__
-        for module in pkgutil.walk_packages(path, f"{room}."):
+        for module in pkgutil.walk_packages(path, f"{room}.", onerror=lambda _: None):
             if not module.name.endswith("__main__"):
-                with contextlib.suppress(ImportError):  # what this training, or the host, lacks
+                # Of what only a container's Python runs, this one may lack packages and syntax.
+                with contextlib.suppress(Exception):
                     importlib.import_module(module.name)
 
 
