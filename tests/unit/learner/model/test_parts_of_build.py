@@ -140,6 +140,15 @@ def test_what_the_loop_can_t_train_is_refused_with_the_way_out(made, said, way):
     assert caught.value.message.startswith(said) and way in caught.value.hint
 
 
+def test_the_ways_out_lead_out():
+    lazy = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
+    lazy(torch.ones(2, 4))
+    empty = nn.Linear(4, 1, device="meta").to_empty(device="cpu")
+    for model in (lazy, empty, nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4))):
+        check_trainable(parts_of(model), 2)
+    first_loss(nn.MSELoss(reduction="mean"))
+
+
 def test_what_one_learner_can_train_is_no_fault():
     check_trainable(parts_of(nn.SyncBatchNorm.convert_sync_batchnorm(network())), 1)
     model = network()
