@@ -9,6 +9,7 @@ export BOX_IMAGE=$2 BOX_FOLDER=$PWD
 BOX_ME="--map-user=$(id -u) --map-group=$(id -g)"
 export BOX_ME
 shift 2
+# shellcheck disable=SC2016
 exec unshare --user --map-root-user --mount /bin/bash -c '
 set -e
 root=$BOX_IMAGE.root
