@@ -28,6 +28,7 @@ from learner.collect.companion import Companion
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 from learner.job.directives import POLL_S, STACKS, Outside, is_gone, is_there
+from learner.job.environment import masked
 from learner.job.metrics import finished_file
 from learner.job.status import UNFINISHED, UNHEEDED, UNSAVED, Heartbeat, last_lines
 from learner.system import processes
@@ -385,10 +386,7 @@ class Watchdog:
         return f"{UNHEEDED} {rank} ends with {what}"
 
     def _last_words(self) -> list[str]:
-        lines = last_lines(self.program.log)
-        for secret in filter(None, self.program.secrets):
-            lines = [line.replace(secret, "***") for line in lines]
-        return lines
+        return masked(last_lines(self.program.log), self.program.secrets)
 
 
 def _slow_down(metrics: dict[str, float | None], quiet_s: float) -> None:

@@ -8,13 +8,15 @@ before.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, Preflight
 from dlctl.contract.launchers import LAUNCHERS, Ranks
+from learner.errors import UserFault
 from learner.system.files import resolve_secret
 
 PROGRESS_FILE = "DLCTL_PROGRESS_FILE"
@@ -109,6 +111,23 @@ def resolve_secrets(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
         name: resolve_secret(name, reference, Path(plan.root), base)
         for name, reference in plan.secret_env.items()
     }
+
+
+def masked(lines: Iterable[str], secrets: Iterable[str]) -> list[str]:
+    """Return the lines of a program with `***` in place of secrets."""
+    found = list(lines)
+    for secret in filter(None, secrets):
+        found = [line.replace(secret, "***") for line in found]
+    return found
+
+
+def known_secrets(plan: Plan, base: Mapping[str, str]) -> list[str]:
+    """Return the values of the secret variables that can be resolved here. Never print them."""
+    found = []
+    for name, reference in plan.secret_env.items():
+        with contextlib.suppress(UserFault):
+            found.append(resolve_secret(name, reference, Path(plan.root), base))
+    return found
 
 
 SHARED_VARIABLE = "DLCTL_SHARES_GPUS"

@@ -19,6 +19,7 @@ from dlctl.contract.ground.amounts import counted
 from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
 from learner.frameworks import prepare
 from learner.job.directives import STACKS
+from learner.job.environment import known_secrets, masked
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
 from learner.lifecycle.history import halting_s
@@ -266,13 +267,14 @@ class Supervisor:
         statuses = [status for status in self._statuses() if status.rank not in lost]
         if any(status.state not in (State.COMPLETED, State.HALTED) for status in statuses):
             self._is_ended_from_outside()  # waits for a SIGTERM that may be on its way
+        secrets = known_secrets(self.plan, os.environ)
         observed = Observed(
             statuses,
             exit_code,
             words,
             self.control.request(),
-            {s.rank: last_lines(self.job_dir / contract.learner_log(self.attempt, s.rank))
-             for s in statuses if not s.state.final},
+            {s.rank: masked(last_lines(self.job_dir / contract.learner_log(self.attempt, s.rank)),
+                            secrets) for s in statuses if not s.state.final},
             dict(lost),
             self._hang.outcome or failure,
             any_checkpoints(self.job_dir),

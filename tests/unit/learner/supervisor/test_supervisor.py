@@ -66,6 +66,18 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
     assert "  | " not in job.output
 
 
+def test_a_secret_is_masked_where_the_watchdog_died_too(tmp_path):
+    """The supervisor reads the log of a learner itself that was killed with its watchdog."""
+    secret = tmp_path / "token"
+    job = Job(tmp_path, "echo token=$API_TOKEN; kill -9 $PPID $$",
+              secret_env={"API_TOKEN": f"file:{secret}"})  # fmt: skip
+    secret.write_text("hunter2-hunter2")
+    secret.chmod(0o600)
+    verdict = job.run()
+    assert "token=***" in verdict.evidence.last_lines
+    assert "hunter2" not in job.output
+
+
 @pytest.mark.slow
 def test_a_failure_that_the_exit_code_does_not_tell_is_remarked(tmp_path):
     """COMPLETED all the same: the exit code is the program's word."""
