@@ -275,7 +275,7 @@ def _with_requirements(manifest: Manifest, site: Site, base: Environment) -> Env
     if not base.python:
         raise PlanError(
             f"{where} names no Python, to which `requirements` can't be added",
-            hint="if it has them, leave them out: --set requirements=[]",
+            hint="name one (`python`), or leave them out if it has them: --set requirements=[]",
         )
     made_of = [*base.container, base.python, *lines]
     digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]

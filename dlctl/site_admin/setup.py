@@ -84,12 +84,14 @@ def setup_script(site: Site) -> str:
     lines = [
         f"root={shlex.quote(site.root)}",
         f"asked={_digest(site, packages)}",
-        f"given={shlex.quote(python_of(site) or '')} python={shlex.quote(python_of(site) or '')}",
+        f"given={shlex.quote(python_of(site) or '')}",
         f"needed_kib={_NEEDED_KIB[wants_cuda(site)]}",
         f"container={'yes' if site.environment.container else ''}",
         f'packages() {{ "$@" {shlex.join(packages)}; }}',
         "pip_options() { " + " ".join(['"$@"', *map(shlex.quote, site.environment.pip)]) + "; }",
     ]
+    if site.environment.container:
+        lines.append("python=$given")
     environment = shell_environment(site.environment, [site.root])
     return under_bash("\n".join([*lines, environment, site_template("setup.sh")]))
 

@@ -300,9 +300,16 @@ def test_requirements_are_added_to_it(tmp_path):
     assert plan.environment.site_python is None
     assert plan.learner_environment.site_python == "/sw/tf/bin/python"
     assert plan.made_environment.python.startswith("/data/dl/environments/")
-    with pytest.raises(PlanError, match="tf1 of the site testbed runs Python in a container"):
+    with pytest.raises(PlanError, match="tf1 of the site testbed names no Python"):
         planned(tmp_path, "{name: tensorflow, version: 1.15, command: x}",
                  "requirements: [einops]\n")  # fmt: skip
+
+
+def test_no_container_is_entered_from_the_sites_own(tmp_path):
+    own = "{python: /p, container: [apptainer, exec, a.sif]}"
+    boxed = make_site(environment=own, more=ENVIRONMENTS)
+    with pytest.raises(PlanError, match="no program can enter it from the site's own container"):
+        planned(tmp_path, "{name: tensorflow, version: 1.15, command: x}", site=boxed)
 
 
 STORE = """data_stores:

@@ -101,14 +101,22 @@ CONTAINER = "{python: /usr/bin/python3, container: [apptainer, exec, a.sif]}"
     (SITE, {"set": ("scheduler.partition=bigg",)}, "no partition 'bigg'; did you mean 'big'", ""),
     (make_site(more="partitions: {a: {}}"), {"gpus": 1}, "needs 1 GPU, a node has 0", ""),
     (make_site(environment="{}"), {}, "no Python for its nodes yet", "dlctl sites setup testbed"),
-    (make_site(environment=CONTAINER), {"set": ("requirements=[boto3]",)},
-     "in a container, to which `requirements` can't be", "--set requirements=[]"),
 ])  # fmt: skip
 def test_what_a_site_can_not_give_is_refused_with_each_reason(site, asked, said, hint):
     with pytest.raises(PlanError, match=said) as refused:
         plan_of(site=site, **asked)
     assert hint in (refused.value.hint or "")
     assert refused.value.exit_code == 5
+
+
+def test_each_image_has_an_environment_of_its_own_for_the_same_requirements():
+    images = [CONTAINER, CONTAINER.replace("exec", "exec --nv")]
+    plans = [plan_of(MANIFEST + "requirements: [boto3]\n", site=make_site(environment=each))
+             for each in images]  # fmt: skip
+    pythons = {plan.environment.python for plan in plans}
+    assert len(pythons) == 2
+    assert all(each.startswith("/data/dl/environments/") for each in pythons)
+    assert {plan.environment.site_python for plan in plans} == {"/usr/bin/python3"}
 
 
 @pytest.mark.parametrize(("more", "mtbf_s"), [
