@@ -163,11 +163,11 @@ def test_the_set_up_of_each_environment_is_tried(tmp_path):
         f"  {name}: {{frameworks: {{{name}: 1}}, python: {sys.executable}, setup: [{line}]}}\n"
         for name, line in (("fine", "'true'"), ("odd", "source /nowhere/activate"))
     )
-    found = on_nodes(local(tmp_path / "r", more=more))
+    found = on_nodes(local(tmp_path / "r", "/usr/bin/python3", more))
     assert found["python"].state == "ok" and found["environments"].state == "broken"
     assert "environments.odd.setup failed" in found["environments"].evidence
     assert "`source /nowhere/activate` ended with exit code 1" in found["environments"].evidence
-    found = on_nodes(local(tmp_path / "r", more="  setup: ['false']\n"))
+    found = on_nodes(local(tmp_path / "r", "/usr/bin/python3", "  setup: ['false']\n"))
     assert (found["environment"].state, found["environment"].evidence) == (
         "broken", f"environment.setup failed on {os.uname().nodename}: `false` ended with exit "
         "code 1",
@@ -176,7 +176,8 @@ def test_the_set_up_of_each_environment_is_tried(tmp_path):
 
 def test_a_container_must_see_the_root_and_leave_a_python_outside(tmp_path, monkeypatch):
     def found(container):
-        return on_nodes(local(tmp_path / "r", more=f"  container: {container}\n"))["container"]
+        site = local(tmp_path / "r", "/usr/bin/python3", f"  container: {container}\n")
+        return on_nodes(site)["container"]
 
     assert (found("env").state, found("env").evidence.split(":")[0]) == ("ok", "env")
     blind = found("unshare --user --mount --map-root-user sh -c 'exit 7' --")
