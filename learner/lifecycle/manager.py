@@ -175,9 +175,9 @@ def _start(
         say("The next dlctl command that looks at the training starts it.")
         return False
     if starter is StarterKind.REQUEUE:
-        asked = "" if following.is_in_queue else batch_system(following.plan).requeue()
-        if asked:
-            raise CanNotStart(asked)
+        refusal = "" if following.is_in_queue else batch_system(following.plan).requeue()
+        if refusal:
+            raise CanNotStart(refusal)
         say("This job is in the queue again, and starts it.")
         return False
     runs_here = starter is StarterKind.IN_ALLOCATION

@@ -85,9 +85,9 @@ class Ends:
     def of(cls, plan: Plan, observed: Observed) -> Ends:
         """Return the ends of the learners that were observed."""
         logs = observed.logs
-        said = [*observed.launcher_words, *(line for log in logs.values() for line in log)]
+        words = [*observed.launcher_words, *(line for log in logs.values() for line in log)]
         ended = [_as_ended(plan, each, logs.get(each.rank, [])) for each in observed.statuses]
-        return cls(ended, observed.statuses, launchers_order(plan, said))
+        return cls(ended, observed.statuses, launchers_order(plan, words))
 
     @property
     def lost(self) -> list[Status]:
@@ -120,8 +120,8 @@ class Ends:
         if plan.framework.has_loop or plan.launch.step_per_learner or not launcher.starts_mpi:
             return None
         done = [each for each in self.statuses if each.state is State.COMPLETED]
-        told = {each.rank for each in self.reported if each.state.final}
-        at_once = [each for each in done if each.rank not in told]
+        reported = {each.rank for each in self.reported if each.state.final}
+        at_once = [each for each in done if each.rank not in reported]
         lost = any(each.exit_code == LOST_OTHERS for each in self.statuses)
         by_mpi = lost and any(map(launcher.stops, words))
         is_cause = bool(at_once) or by_mpi or any(map(launcher.ends_the_rest, words))

@@ -241,9 +241,9 @@ def _vanished(plan: Plan, observed: Observed, lost: list[Status]) -> Outcome:
                     return failed(kind, f"{name_of(each)} failed: {what}", hint, evidence)
     if found is not None:
         return _by_rule(plan, found, evidence)
-    said = _sentences(observed.launcher_words)
-    about = [line for line in said if status.rank in launchers_order(plan, [line])]
-    output = f" {launcher_name(plan)} reported: {(about or said)[0]}" if said else ""
+    sentences = _sentences(observed.launcher_words)
+    about = [line for line in sentences if status.rank in launchers_order(plan, [line])]
+    output = f" {launcher_name(plan)} reported: {(about or sentences)[0]}" if sentences else ""
     reason = f"{name_of(status)} vanished with its watchdog; killed from outside.{output}"
     return failed(VerdictKind.UNKNOWN, reason, more_memory(plan), evidence)
 
@@ -268,8 +268,8 @@ def _evidence_of_lost(observed: Observed, status: Status) -> Evidence:
 
 def _launcher_failed(plan: Plan, observed: Observed) -> Outcome:
     words, name = observed.launcher_words, launcher_name(plan)
-    said = _sentences(words)
-    output = f": {said[-1]}" if said else "."
+    sentences = _sentences(words)
+    output = f": {sentences[-1]}" if sentences else "."
     started, first = len(observed.statuses), next(iter(observed.statuses), None)
     evidence = Evidence(
         "learner", first.rank if first else 0, first.host if first else "",
@@ -278,7 +278,7 @@ def _launcher_failed(plan: Plan, observed: Observed) -> Outcome:
     if (found := _launchers_word(plan, words)) is not None:
         return _by_rule(plan, found, evidence)
     if started == plan.resources.learners:
-        output = f": {said[0]}" if said else "."
+        output = f": {sentences[0]}" if sentences else "."
         reason = f"{name} ended the learners, none of which had failed{output}"
         return failed(VerdictKind.SCHEDULER, reason, go_on(plan), evidence)
     reason = (

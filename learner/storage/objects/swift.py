@@ -247,8 +247,8 @@ class Session:
                                     {"Content-Type": "application/json"},
                                     json.dumps(wanted).encode())  # fmt: skip
         _check(answer)
-        said = from_json(answer)
-        catalog = said.get("token", {}).get("catalog", []) if isinstance(said, dict) else []
+        token = from_json(answer)
+        catalog = token.get("token", {}).get("catalog", []) if isinstance(token, dict) else []
         region = settings.get("region")
         found = [
             end["url"] for service in catalog if service.get("type") == "object-store"
