@@ -31,6 +31,8 @@ from learner.training.checkpoints import CheckpointKeeper, Position, Trained
 from learner.training.loop import Reports
 
 _PROGRESS_VARIABLE = "DLCTL_PROGRESS_FILE"
+_NAMED = 5
+"""How many tensors that do not fit are named; a model may have hundreds."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,10 @@ class TrainingJob(LearnerContext):
         else:
             strict = arguments.get("weights_strict", True) is not False
             loaded, skipped = start_from(model, load_weights(path), strict=strict)
-            for text in skipped:
+            named = skipped[:_NAMED]
+            if more := len(skipped) - len(named):
+                named.append(counted(more, "more tensor"))
+            for text in named:
                 self.say(f"WARNING: not loaded from {path.name}: {text}")
             how_many = f": {loaded} of the model's {len(state_of(model))} tensors"
         self.say(f"starting from the weights in {path}{how_many}")

@@ -352,6 +352,10 @@ def test_only_a_job_that_says_so_starts_from_weights_that_do_not_fit(tmp_path, c
     take(weights_strict=False)
     assert "WARNING: not loaded from w: bias has the shape (3,)" in capsys.readouterr().out
     assert torch.equal(model.weight, torch.ones(2, 4))
+    torch.save(weights | {f"more.{n}": torch.ones(1) for n in range(98)}, tmp_path / "w")
+    take(weights_strict=False)
+    named = [line for line in capsys.readouterr().out.splitlines() if "WARNING: not" in line]
+    assert len(named) == 6 and named[-1].endswith("not loaded from w: 95 more tensors")
 
 
 def test_weights_load_from_data_dir_and_unsafe_ones_are_refused(tmp_path, monkeypatch):
