@@ -357,9 +357,9 @@ MUTANTS = (
     Mutant(
         SECRETS,
         "a learner's last words show a credential",
-        "learner/agent/watchdog.py",
-        'lines = [line.replace(secret, "***") for line in lines]',
-        "lines = [line.removeprefix(secret) for line in lines]",
+        "learner/job/environment.py",
+        'found = [line.replace(secret, "***") for line in found]',
+        "found = [line.lstrip(secret) for line in found]",
     ),
     Mutant(
         SECRETS,
