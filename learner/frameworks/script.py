@@ -17,7 +17,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Plan, Recipe
 from dlctl.contract.ground.safe_text import without_prefix
-from dlctl.contract.launchers import Ranks
+from dlctl.contract.launchers import GPU_VARIABLES, Ranks
 from dlctl.contract.programs.lone_program import warn_if_alone
 from dlctl.contract.programs.options import as_options
 from dlctl.contract.programs.pipes import warn_if_piped
@@ -27,7 +27,6 @@ from learner.job.environment import PROGRESS_FILE, service_variables
 
 PRELUDE = f"trap 'exit {EXIT_HALTED}' USR2\n"
 """With this, the shell survives the signal, lets the running program save, and starts no other."""
-_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _ANSWER = "dlctl-lacks"
 _CHECK = f"""
 import os
@@ -73,7 +72,7 @@ class UserCommand(FrameworkRunner):
 
     def visible_gpus(self) -> int:
         """Return the number of devices that the environment or /dev names."""
-        for name in _GPU_VARIABLES:
+        for name in GPU_VARIABLES:
             if os.environ.get(name):
                 return len(os.environ[name].split(","))
         return len(list(Path("/dev").glob("nvidia[0-9]*")))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, Preflight
-from dlctl.contract.launchers import LAUNCHERS, Ranks
+from dlctl.contract.launchers import GPU_VARIABLES, LAUNCHERS, Ranks
 from learner.errors import UserFault
 from learner.system.files import resolve_secret
 
@@ -132,7 +132,6 @@ def known_secrets(plan: Plan, base: Mapping[str, str]) -> list[str]:
 
 SHARED_VARIABLE = "DLCTL_SHARES_GPUS"
 """Set if a step has the GPUs of other learners, too."""
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 def step_gpus(env: Mapping[str, str]) -> str:
@@ -164,7 +163,7 @@ def visible_devices(env: Mapping[str, str], own: str) -> dict[str, str]:
     if not env.get(SHARED_VARIABLE) or not set(own.split(",")) < set(visible):
         return {}
     found = {}
-    for name in _VISIBLE:
+    for name in GPU_VARIABLES:
         devices = env.get(name, "").split(",")
         if len(devices) == len(visible):
             found[name] = ",".join(devices[visible.index(gpu)] for gpu in own.split(","))

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -17,6 +18,8 @@ from typing import Any
 
 from dlctl import contract
 from dlctl.contract import search as names
+from dlctl.contract.ground import outside
+from dlctl.contract.ground.processes import end_child
 
 LOOK_S = 5.0
 REFUSED_S = 60.0
@@ -150,11 +153,17 @@ class Recruiter(threading.Thread):
         self._delay_s = min(LONGEST_S, 2 * self._delay_s)
 
     def _shell(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
-        env = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-        return subprocess.run(
-            ["/bin/sh", *argv], env=env, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False,
-        )  # fmt: skip
+        ours = [name for name in os.environ if name.startswith(_OURS)]
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            child = outside.start(["/bin/sh", *argv], self._job_dir, ours, None, output, errors)
+            try:
+                child.wait(_TIMEOUT_S)
+            finally:
+                code = end_child(child)
+            output.seek(0)
+            errors.seek(0)
+            texts = [file.read().decode(errors="replace") for file in (output, errors)]
+        return subprocess.CompletedProcess(argv, code, *texts)
 
 
 def _last_words(text: str) -> str:

@@ -7,18 +7,18 @@ import math
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from dlctl import contract
 from dlctl.contract import search as names
+from dlctl.contract.ground import outside
 from dlctl.contract.ground.follow import LineFollower, Position
+from dlctl.contract.ground.outside import PYTHON
 from dlctl.contract.ground.processes import end_child
-from dlctl.contract.launchers import LAUNCHERS, outside_of_job
+from dlctl.contract.launchers import GPU_VARIABLES, LAUNCHERS, outside_of_job
 from dlctl.contract.measured.judged_series import VALIDATED
 from dlctl.contract.metrics import EPOCH, EVENT, GROUP, STEP, TIME, parse_metrics_name
 from search.tasks import BaseTask, Order
@@ -58,11 +58,12 @@ class Training(BaseTask):
         attempt = self._make(folder)
         plan = contract.read_record(contract.Plan, folder / contract.plan_file(attempt))
         assert plan is not None
-        argv = [sys.executable, "-u", "-m", "learner.supervisor", str(folder), str(attempt)]
-        env = outside_of_job(os.environ, LAUNCHERS[plan.launch.kind])
-        env |= {"PYTHONPATH": plan.runtime_dir, "PYTHONSAFEPATH": "1"}
+        argv = [PYTHON, "-u", "-m", "learner.supervisor", str(folder), str(attempt)]
+        marks = os.environ.keys() - outside_of_job(os.environ, LAUNCHERS[plan.launch.kind]).keys()
+        gpus = {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
+        env = {**gpus, "PYTHONPATH": plan.runtime_dir, "PYTHONSAFEPATH": "1"}
         measured = Measured(folder / contract.METRICS, self._metric)
-        process = subprocess.Popen(argv, cwd=plan.runtime_dir, env=env, stdin=subprocess.DEVNULL)
+        process = outside.start(argv, Path(plan.runtime_dir), marks, env)
         try:
             stopped = self._follow(measured, process)
         finally:
@@ -97,9 +98,7 @@ class Training(BaseTask):
         _keep_checkpoints(folder, self.checkpoint.parent.name)
         common = contract.read_record(contract.Plan, self._search / names.TRIAL_PLAN)
         assert common is not None
-        # A worker runs where its Python is: in the site's container, if there is one.
-        outside = replace(common, environment=replace(common.environment, container=[]))
-        plan = names.trial_plan(outside, self._overrides, self._generation, str(folder))
+        plan = names.trial_plan(common, self._overrides, self._generation, str(folder))
         attempt = _ATTEMPT
         while (folder / contract.attempt_dir(attempt)).exists():
             attempt += 1
@@ -113,7 +112,7 @@ class Training(BaseTask):
             contract.write_whole(folder / name, contract.to_json(plan))
         return attempt
 
-    def _follow(self, measured: Measured, process: subprocess.Popen[bytes]) -> bool:
+    def _follow(self, measured: Measured, process: subprocess.Popen[bytes] | outside.Call) -> bool:
         """Report what the training measures; return whether the search ended it."""
         is_halting = False
         while process.poll() is None:

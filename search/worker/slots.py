@@ -19,6 +19,7 @@ from typing import Any
 import search.slot as frames
 from dlctl.contract import search as files
 from dlctl.contract.ground.processes import end_child
+from dlctl.contract.launchers import GPU_VARIABLES
 from search.errors import SearchError
 from search.protocol import messages as m
 from search.worker import folders
@@ -250,10 +251,6 @@ class EchoSlot(Slot):
         return m.Result(task_id=task.id, lease_id=lease.id, outcome=m.SUCCEEDED, value=task.payload)
 
 
-_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-"""By one of these a scheduler says which GPUs a job has: numbers, or names as `GPU-3f2a`."""
-
-
 class Gpus:
     """Knows which GPUs are free.
 
@@ -266,7 +263,7 @@ class Gpus:
     """
 
     def __init__(self, count: int, environment: Mapping[str, str] = os.environ) -> None:
-        self._variable = next((v for v in _VARIABLES if environment.get(v)), _VARIABLES[0])
+        self._variable = next((v for v in GPU_VARIABLES if environment.get(v)), GPU_VARIABLES[0])
         named = [name for name in environment.get(self._variable, "").split(",") if name.strip()]
         if named and len(named) < count:
             raise SearchError(

@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainings import ON_THE_CLUSTER, change_site, run, write_training
+from trainings import (
+    ON_THE_CLUSTER,
+    change_site,
+    run,
+    search_of_digits,
+    wait_for_state,
+    write_training,
+)
 from wheels import make_wheel
 
 BOX = Path(__file__).parents[1] / "support/box.sh"
@@ -68,6 +75,17 @@ def test_learners_run_inside_and_the_supervisor_outside(dlctl, site, boxed, tmp_
         srun, prefix, total = (site.job_dir(training_id) / "results" / rank).read_text().split()
         assert (srun, total) == ("None", "3")
         assert prefix.startswith(f"{site.root}/environments/")
+
+
+@ON_THE_CLUSTER
+def test_a_search_starts_its_workers_and_trainings_outside(dlctl, site, boxed):
+    """The hub is inside, where there is no sbatch, and so is a trial, where there is no srun."""
+    path = search_of_digits(dlctl.cwd, trials=1, jobs="0..1")
+    started = dlctl("search", "start", path, "--site", boxed.name, ok=True)
+    wait_for_state(dlctl, search_id := started.stdout.strip(), "COMPLETED", timeout_s=300)
+    (trial,) = (site.job_dir(search_id) / "search/tasks").iterdir()
+    files = (trial / "checkpoint/job/metrics").iterdir()
+    assert {"0", "1"} <= {each.stem.split("-")[1] for each in files}
 
 
 @ON_THE_CLUSTER

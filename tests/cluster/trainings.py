@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,6 +88,19 @@ def write_training(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
+
+
+def search_of_digits(folder: Path, trials: int = 2, jobs: str = "1") -> Path:
+    """Write a small search whose trials are trainings of two learners; return search.yml."""
+    shutil.copytree(REPOSITORY / "examples/hpo-digits", made := folder / "hpo")
+    text = (made / "search.yml").read_text()
+    for old, new in (("learners: 1", "learners: 2"), ("epochs: 9", "epochs: 2"),
+                     ("trials: 24", f"trials: {trials}"), ("jobs: 1..4", f"jobs: {jobs}"),
+                     ("1.0e-5, 1.0e-1", "1.0e-3, 1.0e-2")):  # fmt: skip
+        assert old in text
+        text = text.replace(old, new)
+    (made / "search.yml").write_text(text)
+    return made / "search.yml"
 
 
 def write_counter(folder: Path, goal: int, program: str = COUNTER, **keys: Any) -> Path:

@@ -8,10 +8,26 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 _PROC = Path("/proc")
 _KILLED_S = 2.0
+
+
+class Child(Protocol):
+    """What `end_child` needs of a `subprocess.Popen`."""
+
+    returncode: int | None
+
+    @property
+    def pid(self) -> int:
+        """Return its number, which is that of its process group if it leads one."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended; raise TimeoutExpired after so many seconds."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Have it get a signal."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +110,7 @@ def pid_space() -> str:
     return f"{boot[:8]}-{space}" if boot else ""
 
 
-def end_child(
-    child: subprocess.Popen[Any], leave_s: float = 0.0, *, ask: bool = True, group: bool = False
-) -> int:
+def end_child(child: Child, leave_s: float = 0.0, *, ask: bool = True, group: bool = False) -> int:
     """End a child; return its exit code. One that the kernel keeps is left behind.
 
     Args:

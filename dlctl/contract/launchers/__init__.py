@@ -32,6 +32,10 @@ _RANKS = {
 }  # fmt: skip
 
 
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""By one of these a scheduler says which GPUs a job has: numbers, or names as `GPU-3f2a`."""
+
+
 def outside_of_job(env: Mapping[str, str], launcher: Launcher | None = None) -> dict[str, str]:
     """Return an environment without the marks of a job and of the launcher of this process.
 
@@ -47,6 +51,7 @@ def outside_of_job(env: Mapping[str, str], launcher: Launcher | None = None) -> 
 
 
 __all__ = [
+    "GPU_VARIABLES",
     "LAUNCHERS",
     "SITE_LAUNCHERS",
     "Lack",
