@@ -85,7 +85,9 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
     extra = [_word("extra", option) for option in batch.extra]
     # Learners without a common MPI world may continue without a lost node.
     spared = ["--no-kill"] if plan.parameter_server or _goes_on_with_fewer(plan) else []
-    return [*options, _requeue(plan), *spared, "--open-mode=append", *extra]
+    # The login node's limits are meant for it alone.
+    own = ["--propagate=NONE", "--open-mode=append"]
+    return [*options, _requeue(plan), *spared, *own, *extra]
 
 
 def _goes_on_with_fewer(plan: contract.Plan) -> bool:

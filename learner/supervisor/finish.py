@@ -97,10 +97,7 @@ def _print_last_lines(job_dir: Path, verdict: Verdict, *, names_log: bool) -> No
 
 
 def with_limits(plan: Plan, outcome: Outcome) -> Outcome:
-    """Return the outcome; it names the limit of the submitting shell that memory has met.
-
-    Slurm hands the limits of a login node's shell on to the job, and so to this process.
-    """
+    """Return the outcome; it names the limit of this process that memory has met."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     killed = outcome.evidence is not None and outcome.evidence.signal == signal.SIGKILL
     found = first_match(Place.LEARNER, [outcome.reason])

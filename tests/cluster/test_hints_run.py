@@ -6,12 +6,10 @@ are submitted at once.
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
 from typing import NamedTuple
 
-import yaml
 from hints import commands_in
 from trainings import ON_THE_CLUSTER, change_site, run, wait_for_state, write_training
 
@@ -99,19 +97,23 @@ def limited(site, config, folder, kib):
     return change_site(site, config, scheduler={"path": str(folder)})
 
 
-def test_a_limit_of_the_submitting_shell_is_named_and_can_be_left_behind(dlctl, cluster_site, xdg):
-    """It was too little memory; more of it would have changed nothing."""
+def test_limits_of_the_login_node_stay_there_and_those_of_the_set_up_are_named(
+    dlctl, cluster_site, xdg
+):
+    """Both were too little memory; more of it would have changed nothing."""
     folder = cluster_site.cluster.home / f"bin-{secrets.token_hex(4)}"
     site = limited(cluster_site, xdg.config, folder, 2_000_000)
     command = {"command": "exec python3 -c 'import mmap; mmap.mmap(-1, 3 << 30)'"}
     write_training(dlctl.cwd, command, memory="512MiB")
+    run(dlctl, site, dlctl.cwd, ok=True)
+    change_site(site, xdg.config, environment={"setup": ["ulimit -v 2000000"]})
     done, training_id = run(dlctl, site, dlctl.cwd)
     assert done.exit_code == 10
     shown = dlctl("show", training_id, "--json", ok=True).json
     limit = "each of its processes may have 2.0 GB of address space (ulimit -v)."
     assert shown["reason"].endswith(f"Cannot allocate memory; {limit}")
-    asked = re.search(r"`scheduler: \{extra: (\[.*\])\}`", shown["hint"])
-    change_site(site, xdg.config, scheduler={"extra": yaml.safe_load(asked[1])})
+    assert "`environment.setup`" in shown["hint"]
+    change_site(site, xdg.config, environment={"setup": ["ulimit -v unlimited"]})
     ((resume, _),) = commands_in(shown["hint"])
     dlctl(*resume.split(), ok=True)
     wait_for_state(dlctl, training_id, "COMPLETED")

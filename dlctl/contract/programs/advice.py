@@ -63,10 +63,10 @@ def more_time(plan: Plan) -> str:
 
 
 def higher_limits(plan: Plan) -> str:
-    """Return what to do about a limit of the shell in which the job was submitted."""
+    """Return what to do about a limit that the job's processes inherit from their shell."""
     where = "the shell that submits (ulimit -a)"
-    if limits_memory(plan):  # Slurm hands on what the login node sets for everybody
-        where += ", or set `scheduler: {extra: [--propagate=NONE]}` in the site's file"
+    if limits_memory(plan):  # Slurm hands on none of the login node's
+        where = "`environment.setup` of the site's file (ulimit), or have the nodes' raised"
     return f"Raise the limit in {where}; then: dlctl resume {plan.training_id}"
 
 

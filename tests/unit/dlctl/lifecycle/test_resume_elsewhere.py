@@ -93,12 +93,12 @@ def test_what_is_not_asked_for_stays_as_the_attempt_before_had_it(scene):
 def test_a_plain_resumption_takes_the_sites_file_as_it_is_now(scene):
     """A hint says to change the file: `dlctl resume` alone went on with what it had said before."""
     failed(scene)
-    asked = scene.site.scheduler.model_copy(update={"extra": ["--propagate=NONE"]})
+    asked = scene.site.scheduler.model_copy(update={"extra": ["--nice=100"]})
     scene.site = scene.site.model_copy(update={"scheduler": asked})
     scene.session = scene.connect(scene.session.transport)
     go_on(scene)
     script = (job_dir(scene) / contract.script_file(2)).read_text()
-    assert "#SBATCH --propagate=NONE\n" in script
+    assert "#SBATCH --nice=100\n" in script
 
 
 def test_a_resumption_may_ask_for_nodes_and_keeps_them_until_it_asks_for_others(scene):

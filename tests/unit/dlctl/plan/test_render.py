@@ -24,14 +24,14 @@ def test_sbatch_gets_every_planned_option():
     assert options == [
         "--nodes=2", "--ntasks=3", "--ntasks-per-node=2", "--cpus-per-task=2", "--mem=2000M",
         "--time=1-01:00:00", "--partition=p", "--signal=B:USR2@120", "--requeue",
-        "--open-mode=append",
+        "--propagate=NONE", "--open-mode=append",
     ]  # fmt: skip
 
 
 def test_with_a_parameter_server_the_loss_of_a_node_does_not_end_the_job():
     plan = plan_of(MANIFEST + "parameter_server: {}\n", learners=2)
     options = sbatch_options(plan)
-    assert options[-3:] == ["--requeue", "--no-kill", "--open-mode=append"]
+    assert options[-4:-2] == ["--requeue", "--no-kill"]
     assert "--no-kill" not in sbatch_options(plan_of(learners=2))
     assert "--mem=954M" in sbatch_options(plan_of(memory="1GB")), "it is rounded up"
 
