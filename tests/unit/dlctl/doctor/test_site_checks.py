@@ -188,7 +188,7 @@ def test_a_container_must_see_the_root_and_leave_a_python_outside(tmp_path, monk
         "#!/bin/sh\nprintf '\\033[91mERROR  : no such image\\n\\033[0m' >&2; exit 255\n"
     )
     words.chmod(0o755)
-    assert found(words).evidence.endswith("/r: ERROR  : no such image")
+    assert found(words).evidence.endswith("/r: ERROR : no such image")
     none = {"host_python.sh": "host_python() { return 1; }"}
     monkeypatch.setattr(at_site, "site_template", lambda n: none.get(n) or site_template(n))
     alone = found("env")
