@@ -111,6 +111,12 @@ def test_a_noisy_bashrc_and_inherited_settings_change_nothing(dlctl, cluster_sit
         assert "Welcome" not in done.stdout
         dlctl("fetch", "results", training_id, "--to", "r", cwd=folder, ok=True)
         assert (folder / "r/env-1").exists()
+        # Where CDPATH was exported, models "can't be stored", and the doctor cried wolf.
+        made = dlctl("models", "create", "--from", training_id, "--json", ok=True).json
+        dlctl("models", "delete", made["model_id"], "--yes", ok=True)
+        dlctl("models", "gc", "--site", cluster_site.name, "--older-than", "0s", ok=True)
+        checks = dlctl("doctor", cluster_site.name, "--json").json
+        assert "broken" not in {each["state"] for each in checks}, checks
     finally:
         bashrc.unlink()
 
