@@ -14,7 +14,7 @@ def filled(hint: str, plan: Plan, rank: int = 0) -> str:
     """Return a hint of `verdict_rules` for a learner of a training."""
     return hint.format(
         id=plan.training_id, site=plan.site, rank=rank, memory=more_memory(plan),
-        time=more_time(plan), limits=higher_limits(plan),
+        time=longer_job(plan), limits=higher_limits(plan),
     )  # fmt: skip
 
 
@@ -56,10 +56,30 @@ def more_memory(plan: Plan) -> str:
 
 
 def more_time(plan: Plan) -> str:
-    """Return what to do where the time ran out: twice what the training was given, as a command."""
+    """Return what to do where a training's time is used up: twice as much, by more jobs if need be.
+
+    A partition's limit is no limit of this: dlctl makes a chain of jobs.
+    """
     total_s = plan.lifecycle.total_time_s if plan.lifecycle else plan.resources.time_s
     time = format_duration(2 * total_s) if total_s else "TIME"
     return f"with more time: dlctl resume {plan.training_id} --time {time}"
+
+
+def longer_job(plan: Plan) -> str:
+    """Return what to do where a job ended before it could save: one of twice the time.
+
+    It gets as much as its partition allows.
+    """
+    now_s, most_s = plan.resources.time_s, plan.resources.most_time_s
+    if now_s is None or most_s is None or 2 * now_s <= most_s:
+        return more_time(plan)
+    resume, most = f"dlctl resume {plan.training_id}", format_duration(most_s)
+    if now_s < most_s:
+        return f"with all the time that its partition allows: {resume} --time {most}"
+    return (
+        f"and save more often, as no job of its partition may take longer than {most}: {resume}; "
+        f"or take another partition (`dlctl sites show {plan.site}`): {resume} --partition NAME"
+    )
 
 
 def higher_limits(plan: Plan) -> str:
