@@ -102,8 +102,8 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
         raise ResultsError(
             f"{name}: {next(paths, problem)} is no longer what the training "
             "stored, so no version was made",
-            hint="`dlctl checkpoints list` shows what else is there; or leave the file out: "
-            "--results GLOB",
+            hint=f"`dlctl checkpoints list {new.record.training_id}` shows what else is there; or "
+            "leave the file out: --results GLOB",
         )
     if end.exit_code == _CODES["taken"]:
         raise RecordError(f"{name}: {label} is there already",

@@ -134,6 +134,24 @@ def test_a_host_key_that_is_unknown_changed_or_revoked_is_refused(ssh_setup, las
             assert "dlctl sites connect it" in caught.value.hint
 
 
+def test_the_steps_for_a_changed_host_key_let_the_host_in(ssh_setup, lasting, tmp_path):
+    """`ssh-keygen -R` is run as it is printed; then a log-in by hand accepts the new key."""
+    server, other = ssh_setup.servers["plain"], ssh_setup.servers["odd"]
+    known = tmp_path / "known hosts"
+    known.write_text(f"[127.0.0.1]:{server.port} {other.public_host_key}\n")
+    config = block(ssh_setup, "moved", server, known=Path(f'"{known}"'))
+    transport = lasting("moved", config)
+    with pytest.raises(HostKeyError, match="CHANGED") as caught:
+        transport.run("true")
+    forget = re.search("ssh-keygen .*(?= ; then)", caught.value.hint)
+    assert forget, caught.value.hint
+    subprocess.run(forget[0], shell=True, check=True, capture_output=True)
+    assert known.read_text() == ""
+    by_hand = ["ssh", *transport._where, "-o", "StrictHostKeyChecking=accept-new", "moved", "true"]
+    subprocess.run(by_hand, check=True, capture_output=True)
+    assert transport.run("echo x").text == "x\n"
+
+
 def test_too_many_keys_are_no_fault_of_the_network(ssh_setup, lasting, tmp_path):
     """Whoever watched tried them again and again, until the server banned the user."""
     wrong = "".join(f"  IdentityFile {make_key(tmp_path / name)}\n" for name in "abc")

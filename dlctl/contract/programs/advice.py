@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 from dlctl.contract.ground.amounts import format_duration
 from dlctl.contract.plan import Plan
 
 _MIB = 2**20
 _FIRST_BYTES = 4 * 2**30
 """What to ask for where the plan has left it to the site."""
+
+_WITHOUT_ID = re.compile(
+    r"(?<=\bdlctl )(?:logs(?: --trial \d+)?|resume(?: --code)?|fetch(?: results)?|show|metrics"
+    r"|checkpoints (?:list|verify))(?=`|[.,;]|$)"
+)
+"""Commands that take the latest training of a folder where they get no id."""
+
+
+def with_id(text: str, training_id: str) -> str:
+    """Return advice whose commands name their training: they may be typed anywhere, and later."""
+    return _WITHOUT_ID.sub(lambda found: f"{found[0]} {training_id}", text)
 
 
 def filled(hint: str, plan: Plan, rank: int = 0) -> str:
