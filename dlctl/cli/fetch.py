@@ -214,7 +214,8 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
     if any(c.complete is None for c in found):
         output.note(
             "dlctl can't tell whether the program's files are whole: checkpoint.files in the "
-            "manifest says which are checkpoints, and `dlctl checkpoints verify` reads them through"
+            "manifest says which are checkpoints, and "
+            f"`dlctl checkpoints verify {record.training_id}` reads them through"
         )
 
 

@@ -84,7 +84,8 @@ def metrics(
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other: both print the list")
     if stay and not (as_json or as_csv):
-        raise typer.BadParameter("--follow needs --json or --csv; `dlctl watch` shows curves")
+        watch = " ".join(["dlctl watch", *(training_ids or [])])
+        raise typer.BadParameter(f"--follow needs --json or --csv; `{watch}` shows curves")
     if of_platform:
         return _platform(training_ids or [], as_json)
     from dlctl.service.fetching import measured
@@ -226,7 +227,8 @@ def watch(
     if len(records) == 1 and records[0].is_search:
         return _watch_search(mine, records[0], once, as_json)
     if as_json:
-        raise typer.BadParameter("--json is for a search: dlctl metrics --follow --json")
+        follow = " ".join(["dlctl metrics --follow --json", *(training_ids or [])])
+        raise typer.BadParameter(f"--json is for a search: {follow}")
     watched = Watched(mine.store, mine.open_to_watch, records)
     with closing(watched.live):
         if output.has_whole_screen() and not once:

@@ -43,6 +43,8 @@ class Resources:
     """The rank of the first learner of each node: each node has a block of ranks."""
     most_memory_bytes_per_learner: int | None = None
     """How much memory as many learners could have at the site; None: not known."""
+    most_time_s: int | None = None
+    """The longest time limit of a job in its partition; None: not known."""
 
     def node_of(self, rank: int) -> tuple[int, int]:
         """Return the node of a rank, and the first rank there."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract import StarterKind
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
-from dlctl.files.site_folders import all_damaged, doubtful_above
+from dlctl.files.site_folders import all_damaged, doubtful_above, see_space_lines
 from dlctl.script_templates import set_up_lines
 from dlctl.site_admin.discovery import ask
 from dlctl.site_admin.draft import limits_of, no_partitions
@@ -56,7 +56,7 @@ def node_script(site: Site) -> str:
     }
     lines = [f"{name}={shlex.quote(value)}" for name, value in head.items()]
     functions = [shell_environment(site.environment, [site.root]), _own_environments(site),
-                 site_template("host_python.sh")]  # fmt: skip
+                 see_space_lines(), site_template("host_python.sh")]  # fmt: skip
     return under_bash("\n".join([*lines, *functions, site_template("check.sh")]))
 
 
@@ -84,6 +84,9 @@ def check_root(chain: Chain, site: Site, answers: Answered) -> None:
     if "unwritable" in answers:
         why = answers["unwritable"][0] or "can't be written"
         fix = "set root to a folder that you may write to"
+        if "No space left" in why or "quota" in why.lower():
+            option, _, folder = answers["room"][0].partition(" ")
+            fix = f"make room there: df {option} {shlex.quote(folder)}"
         return chain.add("root", BROKEN, f"{site.root}: {why}", fix)
     kib, evidence = answers["root"][0], f"{site.root} is writable"
     if not kib.isdecimal():

@@ -69,7 +69,7 @@ def ask(
     script = _ask_script(root, mine, umask)
     end = transport.run(script, stdin=lines.encode(), timeout_s=_ASK_TIMEOUT_S)
     if end.exit_code:
-        raise explained(transport.name, root, end)
+        raise explained(transport, root, end)
     whole, begun = set[str](), dict[str, int]()
     for line in end.lines:
         sha256, _, state = line.partition(" ")
@@ -135,7 +135,7 @@ def send_alone(
         raise ConnectionLost(
             f"{transport.name}: {printable(entry.path)} was cut short", hint="Try again."
         )
-    raise explained(transport.name, root, end)
+    raise explained(transport, root, end)
 
 
 def _script(

@@ -7,6 +7,7 @@ above it is open to all. What was sent can be purged or changed: its index tells
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -213,18 +214,22 @@ def feed(
     return process.wait(hashing_s)
 
 
-def explained(name: str, root: str, end: Completed) -> TransportError:
+def explained(transport: Transport, root: str, end: Completed) -> TransportError:
     """Return the error of a script that could not write or remove what it should."""
+    name, where = transport.name, shlex.quote(root)
     if end.exit_code == UNSAFE:
         return refusal(name, end)
     text = end.error_text
     last = last_telling_line(text) or f"exit code {end.exit_code}"
-    where = shlex.quote(root)
     hint = f"Check the space, the inodes and the permissions there: df -h {where}; df -i {where}"
     if "No space left" in text:
-        what = "the disk is full"
+        what, hint = "the disk is full", f"Make room there: {_see_space(transport, root)}"
+        if "df -i" in hint:
+            what = "the file system has no inode left for another file"
+            hint = hint.replace("Make room", "Remove files", 1)
     elif "quota" in text.lower():
-        what, hint = "your quota is used up", f"Free space there: quota -s; du -sh {root}"
+        what = "your quota is used up"
+        hint = f"Free space, or files, there: {_see_quota(transport)}du -sh {where}"
     elif "Permission denied" in text or "Read-only" in text:
         what, hint = (
             "you have no permission to write there",
@@ -238,6 +243,32 @@ def explained(name: str, root: str, end: Completed) -> TransportError:
     else:
         what = "it can't be changed"
     return TransferError(f"{name}: {what} ({root}): {last}", hint=hint)
+
+
+def see_space_lines() -> str:
+    """Return the shell function `see_space`."""
+    return (data_path("templates") / "see_space.sh").read_text(encoding="utf-8")
+
+
+def _see_space(transport: Transport, root: str) -> str:
+    """Return the command that shows at a site what has run out: bytes, or inodes."""
+    answer = _answer(transport, f"{see_space_lines()}see_space {shlex.quote(root)}")
+    option, _, folder = answer.partition(" ")
+    if not folder:
+        return f"df -h {shlex.quote(root)}; df -i {shlex.quote(root)}"
+    return f"df {option} {shlex.quote(folder)}"
+
+
+def _see_quota(transport: Transport) -> str:
+    """Return the command that shows a quota, where the site has it."""
+    return "quota -s; " if _answer(transport, "command -v quota") else ""
+
+
+def _answer(transport: Transport, script: str) -> str:
+    """Return the line that a script prints; empty: the site does not answer."""
+    with contextlib.suppress(TransportError):
+        return transport.run(script).text.rstrip("\n")
+    return ""
 
 
 def last_telling_line(stderr: str) -> str:

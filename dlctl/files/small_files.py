@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from dlctl.errors import TransferError
+from dlctl.files.site_folders import explained
 from dlctl.transport.base import Completed, Transport
 from dlctl.transport.resident import Look, Resident, ask
 
@@ -76,7 +77,7 @@ for f in {names}; do
     fi
     printf '%s' '{mark}'
 done"""
-    end = _checked(transport, ask(transport, script, timeout_s=timeout_s), "read")
+    end = _checked(transport, ask(transport, script, timeout_s=timeout_s))
     contents = _frames(transport, end.stdout, mark)
     if len(contents) != len(paths) + 1:
         raise _damaged(transport)
@@ -120,7 +121,7 @@ def read_texts_after(
     chunks = [paths[at : at + at_once] for at in range(0, len(paths), at_once)]
     script = f"(:\n{before}\n)\nprintf '%s%s%s' '{mark}' \"$?\" '{mark}'\n" if before else ""
     script += "LC_ALL=C; export LC_ALL\n" + "\n".join(_texts_script(each, mark) for each in chunks)
-    end = _checked(transport, transport.run(script, timeout_s=_TEXTS_TIMEOUT_S), "read")
+    end = _checked(transport, transport.run(script, timeout_s=_TEXTS_TIMEOUT_S))
     answers = _frames(transport, end.stdout, mark)
     printed = answers[:2] if before else [b"", b"0"]
     answers = answers[2:] if before else answers
@@ -234,7 +235,7 @@ def look_at(
 def _read_appended(transport: Transport, look: Look) -> dict[str, bytes]:
     mark = _mark()
     script = _appended_script(look, mark)
-    end = _checked(transport, transport.run(script, timeout_s=_TIMEOUT_S), "read")
+    end = _checked(transport, transport.run(script, timeout_s=_TIMEOUT_S))
     answer = unpacked(end.stdout)
     if end.stdout[:1] == b"z" and not answer:
         raise _damaged(transport)
@@ -383,7 +384,8 @@ cat >{temporary} || exit 1
 [ $(wc -c <{temporary}) -eq {len(content)} ] || {{ echo 'the content was cut short' >&2; exit 1; }}
 chmod {mode:o} {temporary} && mv -f -- {temporary} {shlex.quote(name)}"""
     end = transport.run(script, stdin=content, timeout_s=_TIMEOUT_S)
-    _checked(transport, end, f"write {path}")
+    if end.exit_code:
+        raise explained(transport, path, end)
 
 
 def _mark() -> str:
@@ -401,11 +403,11 @@ def _damaged(transport: Transport) -> TransferError:
     return TransferError(f"{transport.name}: the answer was cut short", hint="Try again.")
 
 
-def _checked(transport: Transport, end: Completed, what: str) -> Completed:
+def _checked(transport: Transport, end: Completed) -> Completed:
     if end.exit_code:
         raise TransferError(
-            f"{transport.name}: can't {what} (exit code {end.exit_code}): {end.last_error_line}",
-            hint="Check the permissions and the space there (df -h, df -i, quota -s).",
+            f"{transport.name}: can't read (exit code {end.exit_code}): {end.last_error_line}",
+            hint="Check the permissions there.",
         )
     return end
 

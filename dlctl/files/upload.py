@@ -74,7 +74,7 @@ def upload(
         if end.exit_code != contents.GONE:
             break
     if end.exit_code:
-        raise explained(transport.name, root, end)
+        raise explained(transport, root, end)
 
 
 def _send(

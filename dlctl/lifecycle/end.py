@@ -90,7 +90,7 @@ rm -f .{file}.part
 true >{file}""" for each in records]  # fmt: skip
     ends = run_each(session.transport, scripts)
     return {
-        record.training_id: explained(session.transport.name, record.job_dir, end)
+        record.training_id: explained(session.transport, record.job_dir, end)
         for record, end in zip(records, ends, strict=True) if end.exit_code
     }  # fmt: skip
 

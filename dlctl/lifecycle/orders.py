@@ -168,7 +168,7 @@ done
 echo $n"""
     end = session.transport.run(script)
     if end.exit_code or not end.text.strip().isdecimal():
-        raise explained(session.transport.name, record.job_dir, end)
+        raise explained(session.transport, record.job_dir, end)
     return int(end.text)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract.ground.safe_text import lines_of
+from dlctl.contract.programs.advice import with_id
 from dlctl.errors import RemoteCommandError, ResultsError
 from dlctl.site_admin.setup import shell_environment, site_template, under_bash
 
@@ -69,7 +70,9 @@ def run_module(
     if found is None:
         raise _unanswered(session.transport, module, end.exit_code, end.text, lines.newest, on_node)
     if "fault" in found:
-        raise ResultsError(str(found["fault"]), hint=str(found.get("hint", "")))
+        hint = str(found.get("hint", ""))
+        hint = hint if isinstance(plan, SiteRuntime) else with_id(hint, plan.training_id)
+        raise ResultsError(str(found["fault"]), hint=hint)
     return found.get("value")
 
 
@@ -138,7 +141,7 @@ def _unanswered(
     if re.search(r"No module named '?(learner|psrv|search|dlctl)\b", last):
         hint = "another version of dlctl has submitted this training: submit it again with this one"
     elif on_node:
-        hint = "check the training's partition and account (`dlctl show`), then try again"
+        hint = "check the training's partition and account (dlctl show ID), then try again"
     else:
         hint = "check the site's Python (`dlctl doctor`); if it only works on compute nodes, add --on-node"  # noqa: E501
     return RemoteCommandError(

@@ -223,7 +223,7 @@ def _run_in(session: Session, model: KnownModel, script: str) -> None:
             hint="look at it and try again: dlctl models show " + model.model_id,
         )
     if end.exit_code:
-        raise explained(name, session.site.root, end)
+        raise explained(session.transport, session.site.root, end)
 
 
 @dataclass(frozen=True)

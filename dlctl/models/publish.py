@@ -102,8 +102,8 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
         raise ResultsError(
             f"{name}: {next(paths, problem)} is no longer what the training "
             "stored, so no version was made",
-            hint="`dlctl checkpoints list` shows what else is there; or leave the file out: "
-            "--results GLOB",
+            hint=f"`dlctl checkpoints list {new.record.training_id}` shows what else is there; or "
+            "leave the file out: --results GLOB",
         )
     if end.exit_code == _CODES["taken"]:
         raise RecordError(f"{name}: {label} is there already",
@@ -111,7 +111,7 @@ def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
     if end.exit_code == _CODES["no_model"]:
         raise RecordError(f"{name}: the model {label} was deleted meanwhile")
     if end.exit_code in (UNSAFE, NO_FOLDER, _CODES["no_room"], _CODES["cut_short"]):
-        raise explained(name, session.site.root, end)
+        raise explained(session.transport, session.site.root, end)
     raise RemoteCommandError(
         f"{name}: the version can't be stored (exit code {end.exit_code}): {end.last_error_line}",
         hint="check the space and the permissions there; nothing of it is visible",

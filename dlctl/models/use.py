@@ -108,7 +108,7 @@ def bring_code(session: Session, version: ModelVersion, code: Bundle) -> None:
     if end.exit_code == _CODES["differs"]:
         raise _damaged(session, version, end.last_error_line)
     if end.exit_code:
-        raise explained(session.transport.name, session.site.root, end)
+        raise explained(session.transport, session.site.root, end)
 
 
 def _kind(file: ModelFile) -> Literal["f", "x", "l"]:

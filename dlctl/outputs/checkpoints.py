@@ -160,12 +160,14 @@ def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dic
         ResultsError: there is no such checkpoint, or it can't be understood.
         TransportError
     """
+    training_id = job_dir.rpartition("/")[2]
     markers = _markers_of(transport, _names_of(transport, [job_dir]))[job_dir]
     complete = [n for n, (_, marker) in markers.items() if _checkpoint(n, marker).complete]
     chosen = next((n for n in complete if step in (None, n)), None)
     if chosen is None:
         what = "complete checkpoint" if step is None else f"complete checkpoint of step {step}"
-        raise ResultsError(f"there is no {what} in {job_dir}", hint="dlctl checkpoints list")
+        hint = f"dlctl checkpoints list {training_id}"
+        raise ResultsError(f"there is no {what} in {job_dir}", hint=hint)
     folder, content = markers[chosen]
     marker = json.loads(content or b"")
     records = [f"{folder}/{name}" for name in marker["files"] if _RECORD.fullmatch(name)]
@@ -176,7 +178,7 @@ def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dic
     except _NOT_UNDERSTOOD as error:
         raise ResultsError(
             f"{transport.name}: the checkpoint {folder} can't be understood: {error!r}",
-            hint="`dlctl checkpoints verify` shows which are undamaged",
+            hint=f"`dlctl checkpoints verify {training_id}` shows which are undamaged",
         ) from error
 
 

@@ -163,6 +163,7 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
         halt_margin_s=HALT_MARGIN_S if time_s is None else margin_s(time_s),
         first_ranks=list(itertools.accumulate(placement.learners_per_node[:-1], initial=0)),
         most_memory_bytes_per_learner=placement.most_memory_bytes,
+        most_time_s=placement.most_time_s,
     )
 
 

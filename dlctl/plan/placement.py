@@ -27,6 +27,7 @@ class Placement:
     time_s: int | None = None
     """The time limit of one job; a longer training takes a chain of them."""
     most_memory_bytes: int | None = None
+    most_time_s: int | None = None
     """How much memory each learner could have, in the partition that has most."""
 
 
@@ -62,7 +63,7 @@ def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> P
         if not why_not:
             per_node = _per_node(manifest, _most_per_node(manifest, limits))
             job_s = _shorter(manifest.time_s, limits.max_time_s)
-            return Placement(name, per_node, job_s, most_bytes)
+            return Placement(name, per_node, job_s, most_bytes, limits.max_time_s)
         reasons.append(f"{name}: {'; '.join(why_not)}")
     raise _no_fit(site, reasons)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,14 @@ def variants(
         ManifestError: the sweep's file is wrong, or asks for too many.
     """
     points: list[dict[str, Any]] = [{}] if sweep is None else _points(sweep)
-    seeds: list[dict[str, Any]] = [{}]
+    seeds: Iterable[dict[str, Any]] = [{}]
+    count = len(manifests) * len(points) * (repeat or 1)
     if repeat is not None or seed_from is not None:
         first = 1 if seed_from is None else seed_from
-        seeds = [{SEED: seed} for seed in range(first, first + (repeat or 1))]
-    count = len(manifests) * len(points) * len(seeds)
+        seeds = ({SEED: seed} for seed in range(first, first + (repeat or 1)))
     if count > MOST:
         raise ManifestError(f"{count:,} trainings are more than the {MOST:,} that one command may "
-                            "submit", hint="`dlctl search` is for spaces of this size")  # fmt: skip
+                            "submit", hint="a search may: dlctl search init")  # fmt: skip
     found = []
     for manifest, point, seed in itertools.product(manifests, points, seeds):
         values = point | seed

@@ -107,7 +107,7 @@ class Trials:
         if not 0 <= number < len(self.rows):
             has = f"the trials 0 to {len(self.rows) - 1}" if self.rows else "no trial so far"
             raise RecordError(f"there is no trial {number}: the search has {has}",
-                              hint="`dlctl search trials` lists them")  # fmt: skip
+                              hint="`dlctl search trials ID` lists them")  # fmt: skip
         return self.rows[number]
 
     def best_over_time(self) -> list[Best]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import State
 from dlctl.contract import search as names
+from dlctl.contract.programs.advice import with_id
 from dlctl.units import counted, format_size, format_span
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _workers(overview: Overview, search_id: str, waiting: int, running: int) -> 
     workers = list(overview.workers.values())
     found = [_queue_words(pending)] if pending else []
     if refusal := overview.hub.get("error"):
-        found.append(str(refusal))
+        found.append(with_id(str(refusal), search_id))
     if overview.queue_problem:
         found.append(f"the scheduler does not answer: {overview.queue_problem}")
     if not workers:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.errors import SiteError
+from dlctl.files.site_folders import see_space_lines
 from dlctl.package_data import data_path
 from dlctl.script_templates import render_script, set_up_lines
 
@@ -93,7 +94,9 @@ def setup_script(site: Site) -> str:
     if site.environment.container:
         lines.append("python=$given")
     environment = shell_environment(site.environment, [site.root])
-    return under_bash("\n".join([*lines, environment, site_template("setup.sh")]))
+    return under_bash(
+        "\n".join([*lines, see_space_lines(), environment, site_template("setup.sh")])
+    )
 
 
 def under_bash(script: str) -> str:

@@ -34,6 +34,7 @@ from dlctl.errors import (
     TransportTimeout,
 )
 from dlctl.sites.files import TransportSettings
+from dlctl.transport.algorithms import algorithm_hint
 from dlctl.transport.local import LocalStreams
 from dlctl.transport.script import ScriptTransport
 from dlctl.transport.streams import end_group, session_refused
@@ -168,10 +169,10 @@ class OpensshTransport(ScriptTransport):
         if code or not self.is_open():
             errors.seek(0)
             stderr = errors.read()[-_ERROR_BYTES:].decode(errors="replace")
-            is_by_proxy = {"proxyjump", "proxycommand"} & known.keys()
-            if is_by_proxy and "exchange_identification" in stderr:
-                stderr = self._refused_on_the_way() or stderr
-            raise self._refused(stderr, ask)
+            is_by_proxy = bool({"proxyjump", "proxycommand"} & known.keys())
+            if not stderr.strip() or (is_by_proxy and "exchange_identification" in stderr):
+                stderr = self._reason_by_another_try(ask=ask) or stderr
+            raise self._refused(stderr, ask, known.get("proxyjump", ""))
 
     def _not_started(self, error: OSError) -> ConnectError:
         return ConnectError(
@@ -187,18 +188,25 @@ class OpensshTransport(ScriptTransport):
             return dict(line.split(" ", 1) for line in known.splitlines() if " " in line)
         return {}
 
-    def _refused_on_the_way(self) -> str:
-        """Return the words of a jump host, which ssh drops for a connection that stays."""
-        options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "LogLevel=ERROR"]
+    def _reason_by_another_try(self, *, ask: bool) -> str:
+        """Return why ssh fails, where it went to the terminal, or was dropped.
+
+        A connection that stays drops the words of a jump host, and LogLevel=ERROR that the two
+        sides have no algorithm in common.
+        """
+        options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "LogLevel=INFO"]
+        options += ["PreferredAuthentications=none"] if ask else []  # no second wrong password
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-            return subprocess.run(
+            words = subprocess.run(
                 self._ssh("-S", "none", "-T", options=options, command="true"), check=False,
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                 timeout=self._settings.connect_timeout_s + _QUICK_S, start_new_session=True,
-            ).stderr.partition("kex_exchange")[0]  # fmt: skip
+            ).stderr  # fmt: skip
+            if not (ask and "Permission denied" in words):
+                return words.partition("kex_exchange")[0].strip() or words
         return ""
 
-    def _refused(self, stderr: str, ask: bool) -> TransportError:
+    def _refused(self, stderr: str, ask: bool, jump: str) -> TransportError:
         lines = [line.strip(" \r@") for line in stderr.splitlines()]
         silent = "it said why above" if ask else "ssh said nothing"
         last = next((line for line in reversed(lines) if line), silent)
@@ -207,6 +215,11 @@ class OpensshTransport(ScriptTransport):
                 f"ssh can't read its configuration: {wrong.group().strip()}",
                 hint="Correct the line in the ssh config file.",
             )
+        config = self._where[1] if self._where[:1] == ["-F"] else "~/.ssh/config"
+        is_behind = "with UNKNOWN" in stderr  # which has the address of a jump host alone
+        host = self._settings.host if is_behind or not jump else jump.rpartition("@")[2]
+        if hint := algorithm_hint(stderr, str(host), config):
+            return ConnectError(f"{self.name}: while connecting: {last}", hint=hint)
         if "host key" in stderr.lower():
             return self._wrong_host_key(stderr, last)
         if "Permission denied" in stderr:

@@ -234,7 +234,7 @@ def remove(session: Session, store: RecordStore, going: Prunable) -> Pruned:
     )
     end = session.transport.run(script, stdin=lines.encode(), timeout_s=_TIMEOUT_S)
     if end.exit_code:
-        raise explained(session.transport.name, session.site.root, end)
+        raise explained(session.transport, session.site.root, end)
     answers = [line.split(" ", 2) for line in end.lines]
     gone = {words[1] for words in answers if words[0] == "gone"}
     stays = {words[1]: words[2] for words in answers if words[0] == "stays" and len(words) > 2}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dlctl.contract import CACHES, Evidence, Plan, State, Verdict, VerdictKind, look_at_made
 from dlctl.contract.ground.safe_text import without_prefix
+from dlctl.contract.programs.advice import with_id
 from dlctl.contract.programs.verdict_rules import (
     OVER_MEMORY,
     UNREACHED,
@@ -73,8 +74,8 @@ def verdict_of(job_dir: Path, attempt: int, outcome: Outcome) -> Verdict:
         attempt=attempt,
         job_id=job_id(job_dir, attempt),
         state=outcome.state,
-        reason=outcome.reason,
-        hint=outcome.hint,
+        reason=with_id(outcome.reason, job_dir.name),
+        hint=with_id(outcome.hint, job_dir.name),
         evidence=outcome.evidence,
         kind=outcome.kind,
         bad_hosts=list(outcome.bad_hosts),

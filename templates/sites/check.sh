@@ -1,6 +1,6 @@
 # What a job would find on this site: `dlctl doctor` runs this after environment.sh.
 # dlctl prepends: root, python (or nothing), container (yes, or nothing), mpirun, own_pythons (of environments without a container), and
-# `own_environments`, which tries the set-up of each. Each answer is one line `dlctl-KIND TEXT`.
+# `see_space` and `own_environments`, which tries the set-up of each. Each answer is one line `dlctl-KIND TEXT`.
 # shellcheck shell=sh disable=SC2154
 own_environments >/dev/null 2>&1
 site_environment >/dev/null 2>&1
@@ -13,6 +13,7 @@ if why=$(mkdir -p "$root" 2>&1 && { true >"$probe"; } 2>&1); then
   timeout 10 quota -w 2>/dev/null | sed -n 's/^/dlctl-quota /; 1,20p' >&3
 else
   printf 'dlctl-unwritable %s\n' "$(printf %s "$why" | tail -n 1)" >&3
+  printf 'dlctl-room %s\n' "$(see_space "$root")" >&3
 fi
 printf 'dlctl-mpirun %s\n' "$(PATH=${python:+${python%/*}:}$PATH && command -v "$mpirun")" >&3
 for each in $own_pythons; do

@@ -1,7 +1,7 @@
 # Installs the Python of a site's nodes: `dlctl sites setup` runs this after environment.sh.
 # dlctl prepends: root, asked (hash of what is asked for), given (a Python, or nothing), needed_kib,
 # container (yes, or nothing), and functions that run their arguments: `packages` and `pip_options`
-# append words, `in_container` prepends the site's container.
+# append words, `in_container` prepends the site's container, `see_space` is see_space.sh's.
 # shellcheck shell=sh disable=SC2154
 umask 022
 environment=$root/env
@@ -48,9 +48,13 @@ find_base() { # sets base and found: the first Python that is new enough and can
   done
   return 1
 }
+see_room() { # prints the commands that show what has run out
+  shown=$(see_space "$root")
+  echo "df ${shown%% *} '${shown#* }'$(! command -v quota >/dev/null || echo '; quota -s')"
+}
 explain_pip() { # one sentence from pip's log
   if grep -a -q -E 'No space left|Disk quota exceeded' "$log"; then
-    fail "there was no space left for the packages below $root" "free space there (quota -s, df -h, df -i) and run this again"
+    fail "there was no space left for the packages below $root" "make room there, and run this again: $(see_room)"
   elif grep -a -q -i -E 'NewConnectionError|Name or service not known|Temporary failure in name resolution|Network is unreachable|Connection refused|ConnectTimeout|timed out|ProxyError|Failed to establish' "$log"; then
     fail "the site does not reach the package index: $(last_error)" \
       "set environment.pip in the site's file, e.g. [--index-url, URL] or [--no-index, --find-links, FOLDER]"
@@ -62,15 +66,18 @@ install() { # PACKAGES...
     "$@" >>"$log" 2>&1 </dev/null || explain_pip
 }
 
-mkdir -p "$root" || fail "the root $root can't be made" "set root in the site's file to a folder that you may write to"
+mkdir -p "$root" || fail "the root $root can't be made" "set root in the site's file to a folder that you may write to, or make room there: $(see_room)"
 [ -w "$root" ] || fail "the root $root can't be written" "set root in the site's file to a folder that you may write to"
 find "$lock" -maxdepth 0 -mmin +120 -exec rmdir {} \; 2>/dev/null # left by an interrupted setup
-mkdir "$lock" 2>/dev/null || fail "another setup of $root/env is running, or was interrupted less than two hours ago" "wait, or remove the folder $lock"
+if ! mkdir "$lock" 2>/dev/null; then
+  [ -d "$lock" ] || fail "the root $root can't be written" "check its permissions and its room: $(see_room)"
+  fail "another setup of $root/env is running, or was interrupted less than two hours ago" "wait, or remove the folder $lock"
+fi
 trap 'rmdir "$lock" 2>/dev/null' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
-true >"$log" || fail "the root $root can't be written" "check its space and quota (df -h, df -i, quota -s)"
+true >"$log" || fail "the root $root can't be written" "check its permissions and its room: $(see_room)"
 site_environment >>"$log" 2>&1
 
 if [ -n "$container" ]; then
@@ -123,5 +130,5 @@ is_good "$environment/bin/python" || fail "the packages are installed but can't 
 rm -f "$log"
 rm -rf "$TMPDIR"
 { printf '%s\n' "$asked" >"$marker.new" && sync && mv "$marker.new" "$marker"; } ||
-  fail "$marker can't be written" "check the space and the quota there (df -h, df -i, quota -s)"
+  fail "$marker can't be written" "make room there, and run this again: $(see_room)"
 done_with "$environment/bin/python"

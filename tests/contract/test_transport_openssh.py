@@ -8,6 +8,7 @@ import hmac
 import os
 import pty
 import pwd
+import re
 import secrets
 import select
 import signal
@@ -35,6 +36,7 @@ from dlctl.errors import (
 )
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree, upload
+from dlctl.transport.algorithms import algorithm_hint
 from dlctl.transport.openssh import control_path
 
 PAM_OATH = next(Path("/usr/lib").glob("*/security/pam_oath.so"), None)
@@ -132,6 +134,24 @@ def test_a_host_key_that_is_unknown_changed_or_revoked_is_refused(ssh_setup, las
             assert "dlctl sites connect it" in caught.value.hint
 
 
+def test_the_steps_for_a_changed_host_key_let_the_host_in(ssh_setup, lasting, tmp_path):
+    """`ssh-keygen -R` is run as it is printed; then a log-in by hand accepts the new key."""
+    server, other = ssh_setup.servers["plain"], ssh_setup.servers["odd"]
+    known = tmp_path / "known hosts"
+    known.write_text(f"[127.0.0.1]:{server.port} {other.public_host_key}\n")
+    config = block(ssh_setup, "moved", server, known=Path(f'"{known}"'))
+    transport = lasting("moved", config)
+    with pytest.raises(HostKeyError, match="CHANGED") as caught:
+        transport.run("true")
+    forget = re.search("ssh-keygen .*(?= ; then)", caught.value.hint)
+    assert forget, caught.value.hint
+    subprocess.run(forget[0], shell=True, check=True, capture_output=True)
+    assert known.read_text() == ""
+    by_hand = ["ssh", *transport._where, "-o", "StrictHostKeyChecking=accept-new", "moved", "true"]
+    subprocess.run(by_hand, check=True, capture_output=True)
+    assert transport.run("echo x").text == "x\n"
+
+
 def test_too_many_keys_are_no_fault_of_the_network(ssh_setup, lasting, tmp_path):
     """Whoever watched tried them again and again, until the server banned the user."""
     wrong = "".join(f"  IdentityFile {make_key(tmp_path / name)}\n" for name in "abc")
@@ -198,16 +218,55 @@ def test_why_there_is_no_connection_is_told(ssh_setup, lasting, tmp_path):
     jump = block(ssh_setup, "j", server, f"  ProxyJump 127.0.0.1:{free_port()}")
     with pytest.raises(ConnectError, match="Connection refused"):
         lasting("j", jump).run("true")
-    old = lasting("o", block(ssh_setup, "o", server, "  KexAlgorithms diffie-hellman-group1-sha1"))
-    with pytest.raises(ConnectError, match="ssh said nothing") as caught:
-        old.run("true")
-    assert caught.value.hint == "dlctl sites connect it"
 
-    def body():
-        with pytest.raises(ConnectError, match="it said why above"):
-            old.open(ask=True)
 
-    assert "no matching key exchange" in at_terminal(body, "")
+OLD = {
+    "KexAlgorithms diffie-hellman-group1-sha1": "key exchange method",
+    "Ciphers aes128-cbc,3des-cbc": "cipher",
+    "HostKeyAlgorithms ssh-rsa": "host key type",
+    "MACs hmac-sha1-96\nCiphers aes128-ctr": "MAC",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [*((each, "direct") for each in OLD), *((next(iter(OLD)), way) for way in ("jump", "behind"))],
+)
+def test_the_lines_for_a_server_of_old_algorithms_let_it_in(
+    ssh_setup, lasting, tmp_path, options, way
+):
+    """Printed was `ssh said nothing`, and as the hint the same command again."""
+    new = ssh_setup.servers["plain"]
+    rsa = make_key(tmp_path / "host_rsa", kind="rsa")
+    with running_sshd(tmp_path / "old", [ssh_setup.key], f"HostKey {rsa}\n{options}") as server:
+        known = server.known_by(tmp_path / "known")
+        words = " ".join(Path(f"{rsa}.pub").read_text().split()[:2])
+        known.write_text(f"{known.read_text()}[127.0.0.1]:{server.port} {words}\n")
+        config = block(ssh_setup, "old", server, known=known)
+        config += "  ProxyJump plain\n" if way == "behind" else ""
+        config += block(ssh_setup, "new", new, "  ProxyJump old")
+        host = "new" if way == "jump" else "old"
+        if (way, OLD[options]) == ("direct", "key exchange method"):
+            with pytest.raises(ConnectError, match="no acceptable kex") as caught:
+                ssh_setup.open("old", config=config).run("true")
+            assert "`kind: openssh`" in caught.value.hint
+        transport = lasting(host, config)
+        errors = []
+        for ask in (False, True):
+            with pytest.raises(ConnectError, match=f"no matching {OLD[options]} found") as caught:
+                transport.open(ask=ask)
+            errors.append(caught.value)
+        assert errors[0].hint == errors[1].hint
+        lines = re.findall("`(.*?)`", errors[0].hint)
+        assert lines[0] == "Host old" and str(transport._where[1]) in errors[0].hint
+        assert lasting(host, "\n".join(lines) + "\n" + config).run("echo x").text == "x\n"
+
+
+def test_a_server_whose_algorithms_ssh_does_not_have_is_for_its_administrators():
+    said = "no matching cipher found. Their offer: arcfour,blowfish-cbc"
+    hint = algorithm_hint(said, "old", "~/.ssh/config")
+    assert "newer OpenSSH" in hint and "(ssh -Q cipher)" in hint
+    assert algorithm_hint("Connection refused", "old", "~/.ssh/config") == ""
 
 
 def test_what_the_configuration_says_for_people_is_left_out(ssh_setup, lasting):

@@ -1,5 +1,7 @@
 """What the tests of the login side share: manifests, sites, a scheduler, bad connections."""
 
+import contextlib
+import itertools
 import shlex
 import shutil
 import subprocess
@@ -321,3 +323,10 @@ def halt(session, record, store):
 
 def cancel(session, record, store):
     return only(cancel_all(session, [record], store))
+
+
+def fill(folder: Path, size: int) -> None:
+    """Write files of a size until the file system takes no more."""
+    with contextlib.suppress(OSError):
+        for number in itertools.count():
+            (folder / f"fill-{number}").write_bytes(bytes(size))

@@ -41,7 +41,7 @@ def print_learners(files: TrainingFiles, *, memory: bool) -> None:
     output.line()
     output.table(["learner", "host", "state", "epoch", "step", "heartbeat"],
                  [_learner(status) for status in files.learners])  # fmt: skip
-    _print_metrics(files.learners)
+    _print_metrics(files.learners, files.plan.training_id)
     if speed := speed_line([s.metrics for s in files.learners], files.plan, memory=memory):
         output.items(speed)
 
@@ -57,7 +57,7 @@ def _learner(status: Status) -> list[str]:
     ]  # fmt: skip
 
 
-def _print_metrics(learners: list[Status]) -> None:
+def _print_metrics(learners: list[Status], training_id: str) -> None:
     """Print the first learner's metrics; those of the others are the same, or their own."""
     own = [
         {name: value for name, value in status.metrics.items() if name not in _LESS_TOLD}
@@ -73,7 +73,7 @@ def _print_metrics(learners: list[Status]) -> None:
         for name, value in islice(own[first].items(), _MOST_METRICS)
     })  # fmt: skip
     if (more := len(own[first]) - _MOST_METRICS) > 0:
-        output.line(f"  and {more:,} more, which `dlctl metrics` prints")
+        output.line(f"  and {more:,} more, which `dlctl metrics {training_id}` prints")
     output.line()
 
 

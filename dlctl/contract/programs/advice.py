@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dlctl.contract.ground.amounts import format_duration
 from dlctl.contract.plan import Plan
 
@@ -9,12 +11,23 @@ _MIB = 2**20
 _FIRST_BYTES = 4 * 2**30
 """What to ask for where the plan has left it to the site."""
 
+_WITHOUT_ID = re.compile(
+    r"(?<=\bdlctl )(?:logs(?: --trial \d+)?|resume(?: --code)?|fetch(?: results)?|show|metrics"
+    r"|checkpoints (?:list|verify))(?=`|[.,;]|$)"
+)
+"""Commands that take the latest training of a folder where they get no id."""
+
+
+def with_id(text: str, training_id: str) -> str:
+    """Return advice whose commands name their training: they may be typed anywhere, and later."""
+    return _WITHOUT_ID.sub(lambda found: f"{found[0]} {training_id}", text)
+
 
 def filled(hint: str, plan: Plan, rank: int = 0) -> str:
     """Return a hint of `verdict_rules` for a learner of a training."""
     return hint.format(
         id=plan.training_id, site=plan.site, rank=rank, memory=more_memory(plan),
-        time=more_time(plan), limits=higher_limits(plan),
+        time=longer_job(plan), limits=higher_limits(plan),
     )  # fmt: skip
 
 
@@ -56,10 +69,30 @@ def more_memory(plan: Plan) -> str:
 
 
 def more_time(plan: Plan) -> str:
-    """Return what to do where the time ran out: twice what the training was given, as a command."""
+    """Return what to do where a training's time is used up: twice as much, by more jobs if need be.
+
+    A partition's limit is no limit of this: dlctl makes a chain of jobs.
+    """
     total_s = plan.lifecycle.total_time_s if plan.lifecycle else plan.resources.time_s
     time = format_duration(2 * total_s) if total_s else "TIME"
     return f"with more time: dlctl resume {plan.training_id} --time {time}"
+
+
+def longer_job(plan: Plan) -> str:
+    """Return what to do where a job ended before it could save: one of twice the time.
+
+    It gets as much as its partition allows.
+    """
+    now_s, most_s = plan.resources.time_s, plan.resources.most_time_s
+    if now_s is None or most_s is None or 2 * now_s <= most_s:
+        return more_time(plan)
+    resume, most = f"dlctl resume {plan.training_id}", format_duration(most_s)
+    if now_s < most_s:
+        return f"with all the time that its partition allows: {resume} --time {most}"
+    return (
+        f"and save more often, as no job of its partition may take longer than {most}: {resume}; "
+        f"or take another partition (`dlctl sites show {plan.site}`): {resume} --partition NAME"
+    )
 
 
 def higher_limits(plan: Plan) -> str:

@@ -2,7 +2,7 @@
 
 A hint may name an option that was renamed, or end in the middle of a sentence: the commands are
 taken out of all texts of the code, and parsed by the command itself. What they then do in their
-situation is tried in tests/cluster/test_hints_run.py.
+situation is tried by the tests of `followed_hints.py`.
 """
 
 import ast
@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import pytest
 import typer
+from followed_hints import ALL, NOT_RUN, PROVED_BY, RUN_BY_HAND
 from hints import commands_in
 from repository import REPOSITORY
 
 from dlctl.cli.main import app
+from dlctl.contract.programs.advice import with_id
 
 VALUE = "7"
 """Stands for what is filled in: as an id, a site, a number or a path it is as good as any."""
@@ -78,6 +80,15 @@ def tree():
     return typer.main.get_command(app)
 
 
+def kind(tree, text):
+    """Return a command with the names of its options, which is what hints have in common."""
+    command, words, found = tree, text.split(), []
+    while getattr(command, "commands", None) and words:
+        found.append(words.pop(0))
+        command = command.commands[found[-1]]
+    return " ".join([*found, *sorted({word for word in words if word.startswith("--")})])
+
+
 def problem(tree, call):
     """Return why a call can't be typed as it stands, or None."""
     command = tree
@@ -115,3 +126,51 @@ def test_every_command_that_is_printed_can_be_typed(tree):
 )
 def test_a_command_that_does_not_work_is_found(tree, text):
     assert problem(tree, Call("", text, is_ticked=False))
+
+
+def test_every_kind_of_command_in_a_hint_is_run_by_a_test(tree):
+    """A row of `followed_hints.py` runs it as it is printed, or the test that is named there."""
+    printed: dict[str, list[str]] = {}
+    for call in calls():
+        printed.setdefault(kind(tree, call.text), []).append(call.place)
+    run = {kind(tree, each) for row in ALL for each in row.commands}
+    elsewhere = PROVED_BY | RUN_BY_HAND
+    named = [*run, *elsewhere, *NOT_RUN]
+    assert {name: places for name, places in printed.items() if name not in named} == {}
+    assert {*elsewhere, *NOT_RUN} - printed.keys() == set()  # the lists have no more than the code
+    assert {*elsewhere, *NOT_RUN} & run == set()
+    for place in elsewhere.values():
+        file, _, test = place.partition("::")
+        assert f"def {test}" in (REPOSITORY / "tests" / file).read_text(), place
+
+
+NAMED_ONLY = (
+    "stops a training", "ends it", "removes a training", "in `dlctl logs`.", "on a short run",
+    "was interrupted before", "which `dlctl fetch` brings", "waiting until it ends", "makes one",
+    "with the same file takes it up", "dlctl delete",
+)  # fmt: skip
+"""Ends, or parts, of texts of which a command is the topic, and not what to type next."""
+TAKE_THE_LATEST = re.compile(
+    r"dlctl (?:logs(?: --trial \d+)?|resume(?: --code)?|fetch(?: results)?|show|metrics|halt"
+    r"|cancel|delete|status|checkpoints (?:list|verify)|search trials)(?=`|[.,;]|$)"
+)
+
+
+def test_a_hint_names_the_training_that_it_is_about():
+    """Without an id a command takes the latest training of the folder: perhaps another one.
+
+    What a node says gets the id where its verdict is made, or where the login side reads it.
+    """
+    assert with_id("x `dlctl resume --code` y; dlctl logs", "t-1") == (
+        "x `dlctl resume --code t-1` y; dlctl logs t-1"
+    )
+    assert with_id("dlctl logs t-2; `dlctl search start`", "t-1") == (
+        "dlctl logs t-2; `dlctl search start`"
+    )
+    unnamed = []
+    for place, text in sources():
+        is_topic = any(words in text for words in NAMED_ONLY)
+        text = text if place.startswith("dlctl/") else with_id(text, "t-1")
+        if TAKE_THE_LATEST.search(text) and not is_topic and not place.startswith("templates"):
+            unnamed.append((place, text))
+    assert unnamed == []

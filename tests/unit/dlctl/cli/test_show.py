@@ -87,7 +87,7 @@ def test_of_many_metrics_the_first_are_printed(capsys):
     lines = capsys.readouterr().out.splitlines()
     told = lines[lines.index("metrics:") + 1 :]
     assert (told[19], told[20]) == (
-        "  norm19  1", "  and 1,000 more, which `dlctl metrics` prints",
+        "  norm19  1", "  and 1,000 more, which `dlctl metrics t-1` prints",
     )  # fmt: skip
 
 

@@ -2,10 +2,12 @@
 
 import os
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from login_side import fill
 from recorded_site import recorded
 from shell_check import check_script
 from wheels import make_node_python
@@ -205,6 +207,16 @@ def test_few_inodes_and_the_quota_are_told(tmp_path, monkeypatch):
     room = on_nodes(local(tmp_path / "r", "/no/python"))["room"]
     assert (room.state, room.evidence) == ("warn", "room for 1,000 more files; quota: /home 5 6")
     assert room.fix == "remove files there: dlctl du here"
+
+
+def test_a_root_without_inodes_is_told_with_the_command_that_shows_it(small_disk):
+    """It was `set root to a folder that you may write to`."""
+    fill(small := small_disk("nr_inodes=40"), 0)
+    link = on_nodes(local(small / "r", "/no/python"))["root"]
+    assert (link.state, "No space left" in link.evidence) == ("broken", True)
+    command = link.fix.removeprefix("make room there: ")
+    shown = subprocess.run(command, shell=True, check=True, capture_output=True, text=True)
+    assert "100%" in shown.stdout
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -15,16 +15,19 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import pytest
+from login_side import fill
 
 from dlctl.contract.ground.whole_files import sha256_of
 from dlctl.errors import TransferError
 from dlctl.files import small, target
+from dlctl.files.archive import Entry
 from dlctl.files.download import download
 from dlctl.files.large import CHUNK_BYTES, Partial, bring
 from dlctl.files.listing import SiteFile, list_files, path_of
 from dlctl.files.site_folders import last_telling_line
 from dlctl.files.small_files import read_files, write_file
 from dlctl.files.target import PARTIAL
+from dlctl.files.upload import Tree, upload
 from dlctl.transport import Completed
 from dlctl.transport.local import LocalTransport
 
@@ -399,6 +402,30 @@ def test_the_command_in_the_hint_shows_what_a_full_disk_lacks(small_disk, option
     command = shlex.split(re.search(r"\((df .*?)\)", hint)[1])
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "100%" in shown, (command, shown)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "what"),
+    [("nr_inodes=40", 0, "has no inode left"), ("size=1m", 1 << 16, "the disk is full")],
+)
+def test_the_command_of_a_site_shows_what_its_full_disk_lacks(small_disk, options, size, what):
+    """It was `df -h`, or both, for all that is written at a site; the user got no further."""
+    small = small_disk(options)
+    fill(small, size)
+    transport, root = LocalTransport(), small / "a b/root"
+    acts = (
+        lambda: upload(transport, str(root), [Tree("t", [Entry("f", b"1" * (1 << 20))])]),
+        lambda: write_file(transport, str(root / "f"), b"1" * (1 << 20)),
+    )
+    for act in acts:
+        with pytest.raises(TransferError, match=what) as caught:
+            act()
+        command = caught.value.hint.partition(": ")[2]
+        shown = subprocess.run(shlex.split(command), check=True, capture_output=True, text=True)
+        assert "100%" in shown.stdout, (command, shown)
+        (small / "fill-0").unlink()
+        (small / "fill-1").unlink(missing_ok=True)
+        fill(small, size)
 
 
 def test_a_full_disk_in_mid_file_keeps_what_has_arrived(tmp_path, small_disk):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from login_side import fill
 from shell_check import check_script, check_syntax
 from wheels import NODE_VERSIONS, make_node_python, make_node_wheels, make_wheel
 
@@ -222,3 +223,18 @@ def test_an_environment_for_the_site_local_is_told_and_its_file_is_true(local_si
         [answer.python, "-c", "import torch; print(torch.__version__)"]
     )
     assert version.decode().strip() == "2.13"
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_setup_without_inodes_names_the_command_that_shows_it(small_disk, is_made):
+    """It told of another setup, or of a folder that one may write to."""
+    small, root = small_disk("nr_inodes=40"), "ro ot"
+    if is_made:
+        (small / root).mkdir()
+    fill(small, 0)
+    with pytest.raises(SiteError) as caught:
+        run(site(small / root, []))
+    command = re.search(r"df -[hi] '.*?'", caught.value.hint)
+    assert command, caught.value
+    shown = subprocess.run(command[0], shell=True, check=True, capture_output=True, text=True)
+    assert "100%" in shown.stdout

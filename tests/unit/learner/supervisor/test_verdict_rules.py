@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from hints import commands_in
+from login_side import make_site, plan_of
 from node_job import Job, status
 
 from dlctl.contract import Batch, Launch, LeftOut, State, VerdictKind
@@ -20,6 +22,7 @@ from dlctl.contract.programs.verdict_rules import (
     rules_for,
 )
 from dlctl.contract.programs.verdict_rules import explain as explain_job
+from dlctl.units import parse_duration
 from learner.job.batch import UNEXPLAINED
 from learner.job.status import last_lines
 from learner.supervisor.control import EndRequest
@@ -217,6 +220,31 @@ def test_srun_says_why_the_learners_were_killed(plan):
     killed = [status(rank, State.FAILED, signal=15, last_lines=["epoch 1"]) for rank in (0, 1)]
     assert judge(plan, *killed, words=[ended]).kind == K.TIME_LIMIT
     assert judge(plan, *killed, words=["srun: error: n1: Terminated"]).kind == K.SCHEDULER
+
+
+@pytest.mark.parametrize(
+    ("limit", "time", "more", "links"),
+    [("none", "30m", "1h", 1), ("2h", "30m", "1h", 1), ("45m", "30m", "45m", 1),
+     ("45m", "45m", "", 0), ("45m", "3h", "", 0)],
+)  # fmt: skip
+def test_a_job_that_could_not_save_gets_no_more_time_than_its_partition_allows(
+    limit, time, more, links
+):
+    """It was twice the time, which a partition cuts into jobs of the length that was too short."""
+    sites = make_site(more=f"partitions: {{long: {{nodes: 4, max_time: {limit}}}}}\n"
+                      if limit != "none" else "")  # fmt: skip
+    plan = plan_of(site=sites, time=time)
+    ended = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-24T02:59 DUE TO TIME LIMIT"
+    hint = judge(plan, status(0, State.FAILED, signal=15), words=[ended]).hint
+    commands = [command for command, _ in commands_in(hint)]
+    resume = f"resume {plan.training_id}"
+    if more:
+        assert commands == [f"{resume} --time {more}"]
+        again = plan_of(site=sites, time=more)
+        assert (again.lifecycle.links, again.resources.time_s) == (links, parse_duration(more))
+    else:
+        assert f"save more often, as no job of its partition may take longer than {limit}" in hint
+        assert commands == [resume, "sites show testbed", f"{resume} --partition NAME"]
 
 
 def traceback(error):
