@@ -21,8 +21,7 @@ from typing import Any
 
 from dlctl.contract import STOPPING, State
 from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE, finite
-from dlctl.contract.programs.torchrun import first_failure, without_summary
-from dlctl.contract.programs.tracebacks import error_at_end
+from dlctl.contract.programs.hidden_failures import failure_at_end
 from learner.agent.stacks import Stacks
 from learner.collect.companion import Companion
 from learner.errors import EXIT_HALTED
@@ -377,13 +376,8 @@ class Watchdog:
 
     def _unheeded_error(self) -> str:
         """Return the error with which a program's log ends whose exit code does not tell of it."""
-        lines = [] if self.program.traits.is_our_loop else self._last_words()
-        error = error_at_end(without_summary(lines))
-        if not error and first_failure(lines) is None:
-            return ""
-        what = f"a traceback ({error})" if error else "a failure of torchrun"
-        rank = self.heart.status.rank
-        return f"{UNHEEDED} {rank} ends with {what}"
+        failure = "" if self.program.traits.is_our_loop else failure_at_end(self._last_words())
+        return f"{UNHEEDED} {self.heart.status.rank} ends with {failure}" if failure else ""
 
     def _last_words(self) -> list[str]:
         return masked(last_lines(self.program.log), self.program.secrets)
