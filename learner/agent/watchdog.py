@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract import STOPPING, State
+from dlctl.contract.ground.safe_text import masked
 from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE, finite
 from dlctl.contract.programs.hidden_failures import failure_at_end
 from learner.agent.stacks import Stacks
@@ -27,7 +28,6 @@ from learner.collect.companion import Companion
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 from learner.job.directives import POLL_S, STACKS, Outside, is_gone, is_there
-from learner.job.environment import masked
 from learner.job.metrics import finished_file
 from learner.job.status import UNFINISHED, UNHEEDED, UNSAVED, Heartbeat, last_lines
 from learner.system import processes
@@ -380,7 +380,7 @@ class Watchdog:
         return f"{UNHEEDED} {self.heart.status.rank} ends with {failure}" if failure else ""
 
     def _last_words(self) -> list[str]:
-        return masked(last_lines(self.program.log), self.program.secrets)
+        return [masked(line, self.program.secrets) for line in last_lines(self.program.log)]
 
 
 def _slow_down(metrics: dict[str, float | None], quiet_s: float) -> None:
