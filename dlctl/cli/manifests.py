@@ -83,7 +83,10 @@ def validate(
     from dlctl.contract.programs.lone_program import warn_if_alone
 
     command = known.framework.command
-    found = (warn_if_alone(command, known.learners, folder), warn_if_hidden(command, folder))
+    found = (
+        warn_if_alone(command, known.learners, folder),
+        warn_if_hidden(command, folder, known.learners),
+    )
     answer["warnings"] += filter(None, found)
     output.report(answer, as_json, lambda _: output.line(f"{manifest} is valid"))
     for note in [*answer["not_in_this_version"], *answer["warnings"]] if not as_json else []:

@@ -130,7 +130,7 @@ def tell_plan(plan: Plan, manifest: Path, model: str | None, tell: Tell) -> None
     if not model:
         folder, command = manifest.resolve().parent, plan.framework.command
         tell.warn(warn_if_alone(command, plan.resources.learners, folder))
-        tell.warn(warn_if_hidden(command, folder))
+        tell.warn(warn_if_hidden(command, folder, plan.resources.learners))
 
 
 def _say_where_files_will_be(plan: Plan, manifest: Path, model: str | None, tell: Tell) -> None:

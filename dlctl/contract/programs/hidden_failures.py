@@ -6,6 +6,7 @@ A shell ends with the exit code of the last program that it ran: `python train.p
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,8 @@ _OF_SHELLS = re.compile(
     r"|(?P<python>\S*python\S*: can't open file .*)"
 )
 """What a shell prints of a program that a signal has killed or that is not there; and Python's."""
+_MPI4PY = re.compile(r"^\s*(?:from|import) +mpi4py", re.MULTILINE)
+_ABORTS = re.compile(r"-m mpi4py|\bAbort\(|excepthook|\bimport +ddl|from +learner")
 _LINES_AFTER = 3
 """So many lines may follow an error that ended a program, such as a shell's `echo done`."""
 
@@ -79,14 +82,28 @@ class _Command(NamedTuple):
         return any(map(_PROGRAM.fullmatch, self.words)) and not _ASIDE.match(f"{self.text} ")
 
 
-def warn_if_hidden(command: str | None, code: Path) -> str:
-    """Return where the exit code of a program is lost, in one sentence with the fix, or "".
+def warn_if_hidden(command: str | None, code: Path, learners: int = 1) -> str:
+    """Return where the failure of a program is lost, in one sentence with the fix, or "".
 
     Args:
         code: The folder with the user's files.
+        learners: How many run the command.
     """
     found = (_hidden(*text) for text in _texts(command or "", code))
-    return next(filter(None, found), "")
+    return next(filter(None, found), "") or (_hangs(command or "", code) if learners > 1 else "")
+
+
+def _hangs(command: str, code: Path) -> str:
+    """Return that an exception in one learner leaves all others waiting in MPI."""
+    for path in programs_of(command, code):
+        with contextlib.suppress(OSError):
+            text = path.read_text(errors="replace")[: 1 << 20]
+            if path.suffix == ".py" and _MPI4PY.search(text) and not _ABORTS.search(command + text):
+                return (
+                    f"{path.name} uses mpi4py: after an exception in one learner the others wait "
+                    f"for it in MPI until the time limit; `python -m mpi4py {path.name}` ends them"
+                )
+    return ""
 
 
 def _hidden(where: str, text: str, options: str = "") -> str:

@@ -177,6 +177,24 @@ def test_exactly_what_loses_a_failure_is_warned_of(tmp_path, command):
     assert LOST.get(command, "") in warning
 
 
+@pytest.mark.parametrize(("command", "text", "learners", "is_warned"), [
+    ("python main.py", "from mpi4py import MPI\n", 2, True),
+    ("python main.py", "import numpy\nimport mpi4py\n", 2, True),
+    ("python main.py", "from mpi4py import MPI\n", 1, False),
+    ("python -m mpi4py main.py", "from mpi4py import MPI\n", 2, False),
+    ("python main.py", "from mpi4py import MPI\ntry: pass\nexcept E: MPI.COMM_WORLD.Abort(1)\n",
+     2, False),
+    ("python main.py", "print('no mpi4py')\n", 2, False),
+])  # fmt: skip
+def test_an_exception_that_leaves_the_others_in_mpi_is_warned_of(
+    tmp_path, command, text, learners, is_warned
+):
+    (tmp_path / "main.py").write_text(text)
+    warning = warn_if_hidden(command, tmp_path, learners)
+    assert bool(warning) is is_warned
+    assert "`python -m mpi4py main.py` ends them" in warning or not is_warned
+
+
 def test_a_pipe_in_a_script_that_the_command_names_is_found(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/bash\npython main.py 2>&1 | tee log.txt\n")
