@@ -68,7 +68,7 @@ class UserCommand(FrameworkRunner):
         framework, code = plan.framework, job_dir / contract.CODE
         command = framework.command or f"python {shlex.quote(str(framework.job))}"
         found = (warn_if_alone(command, plan.resources.learners, code),
-                 warn_if_hidden(command, code, plan.resources.learners))  # fmt: skip
+                 warn_if_hidden(framework.command, code, plan.resources.learners))  # fmt: skip
         return "; ".join(filter(None, found))
 
     def visible_gpus(self) -> int:
