@@ -29,7 +29,7 @@ ENDS = {
     "75": ("try_again", "exit code 75"),
     "78": ("user_error", "exit code 78"),
     "watchdog": ("unknown", "vanished with its watchdog"),
-    "MPI_Abort mpi": ("user_error", "error code 7"),
+    "MPI_Abort mpi": ("user_error", ": ready"),
     "segv mpi": ("unknown", "killed by signal 11"),
     "3 mpi": ("user_error", "exit code 3"),
     "0 mpi": ("user_error", "ended with exit code 0 before the others were done"),
