@@ -181,6 +181,14 @@ def status_file(attempt: int, role: str, rank: int) -> str:
     return f"{attempt_dir(attempt)}/status/{role}-{rank}.json"
 
 
+def end_file(attempt: int, rank: int) -> str:
+    """Return how a learner's program ended: exit code or -, signal or -, time, in one line.
+
+    Its watchdog writes it at once: MPI may be about to kill the watchdog, too.
+    """
+    return f"{attempt_dir(attempt)}/status/learner-{rank}.end"
+
+
 def use_file(attempt: int, rank: int) -> str:
     """Return the `LearnerUse` of a learner, written by its collector.
 

@@ -41,7 +41,7 @@ from dlctl.plan.environments import chosen_environment
 from dlctl.plan.render import render
 from dlctl.plan.sections import plan_stores
 from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
-from dlctl.request.credentials import refuse_webhook, secret_values
+from dlctl.request.credentials import not_masked, refuse_webhook, secret_values, values_of_now
 from dlctl.request.left_out import for_plan, named
 from dlctl.request.request import (
     Request,
@@ -213,14 +213,15 @@ def _request(
         environment=environment,
     )
     odd = remarks(manifest, framework, texts, version_is_there=is_it)
-    notes = [*not_in_this_version(manifest), *lacks, *odd, *_not_sent(manifest, code, texts)]
+    secrets = secret_values(manifest, literal, folder)
+    notes = [*not_in_this_version(manifest), *lacks, *odd, *_not_sent(manifest, code, texts),
+             *not_masked(manifest, secrets)]  # fmt: skip
     plan = make_plan(manifest, site, identity, notes)
     plan = replace(plan, left_out=for_plan(code.left_out), **more_of_plan)
     plan = with_scripts(
         plan, folder, manifest.store_secrets(), site.endpoints, site.data_via,
         site.cache_limit_bytes,
     )  # fmt: skip
-    secrets = secret_values(manifest, literal, folder)
     refuse_webhook(secrets, site.webhook_hosts)
     return Request(
         plan=plan,
@@ -279,7 +280,8 @@ def look_over(manifest: Manifest, folder: Path) -> list[str]:
     except DlctlError:  # `submit` says what can't be sent
         code = Bundle((), b"", 0)
     texts = list(programs(code))
-    odd = [*remarks(manifest, framework, texts), *_not_sent(manifest, code, texts)]
+    odd = [*remarks(manifest, framework, texts), *_not_sent(manifest, code, texts),
+           *not_masked(manifest, values_of_now(manifest, folder))]  # fmt: skip
     return [*not_in_this_version(manifest), *odd]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dlctl import contract
+from dlctl.contract.ground.safe_text import LEAST_MASKED
 from dlctl.errors import ManifestError
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.parts import Reference
@@ -46,12 +47,24 @@ def refuse_webhook(values: Mapping[str, str], hosts: Sequence[str]) -> None:
         raise ManifestError(f"{WEBHOOK}: {error.message}", hint=error.hint) from None
 
 
+def not_masked(manifest: Manifest, values: Mapping[str, str]) -> list[str]:
+    """Return which credentials of `env` are too short to be masked, in one sentence, or none."""
+    short = [name for name in manifest.secret_names()
+             if 0 < len(values.get(name, "")) < LEAST_MASKED]  # fmt: skip
+    if not short:
+        return []
+    are = "are" if len(short) > 1 else "is"
+    return [f"{', '.join(map(_key, short))} {are} shorter than {LEAST_MASKED} characters, and not "
+            "masked where dlctl quotes a log"]  # fmt: skip
+
+
 def values_of_now(manifest: Manifest, folder: Path) -> dict[str, str]:
-    """Return the value of each credential that this shell and this machine know now."""
-    references, values = manifest.references(), {}
-    for name in manifest.sent_names():
+    """Return the value of each credential that the manifest, this shell and this machine have."""
+    bare, literal = manifest.extract_secrets()
+    references, values = bare.references(), {}
+    for name in bare.sent_names():
         with contextlib.suppress(ManifestError):
-            values[name] = _value(name, references[name], {}, folder)
+            values[name] = _value(name, references[name], literal, folder)
     return values
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlctl.contract.programs.hidden_failures import warn_if_hidden
 from dlctl.contract.programs.lone_program import saves_beside_itself, warn_if_alone
-from dlctl.contract.programs.pipes import warn_if_piped
 from dlctl.data import refuse_wrong_stores
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record.batches import Key
@@ -130,7 +130,7 @@ def tell_plan(plan: Plan, manifest: Path, model: str | None, tell: Tell) -> None
     if not model:
         folder, command = manifest.resolve().parent, plan.framework.command
         tell.warn(warn_if_alone(command, plan.resources.learners, folder))
-        tell.warn(warn_if_piped(command, folder))
+        tell.warn(warn_if_hidden(command, folder, plan.resources.learners))
 
 
 def _say_where_files_will_be(plan: Plan, manifest: Path, model: str | None, tell: Tell) -> None:

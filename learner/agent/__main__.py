@@ -28,6 +28,7 @@ from dlctl.contract import (
 )
 from dlctl.contract.launchers import LAUNCHERS, Ranks
 from dlctl.contract.metrics import RESTARTS
+from dlctl.contract.programs.mpi_words import PRINT_STACK
 from dlctl.contract.programs.verdict_rules import GO_ON
 from learner.agent.stacks import Stacks
 from learner.agent.watchdog import Program, Watchdog
@@ -123,7 +124,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch:
     env = learner_environment(plan, job_dir, attempt, ranks, meeting_point, base, secrets)
     if not plan.launch.step_per_learner:
         env.update(make_segment_folder(plan.training_id, attempt))
-    env.update(quiet_mpi(env))
+    env.update({**PRINT_STACK, **env, **quiet_mpi(env)})
     env[PROGRESS_FILE] = str(scratch / "progress.json")
     env[STACKS_FILE] = str(scratch / "stacks.txt")
     env |= {JOB_VARIABLE: str(job_dir), ATTEMPT_VARIABLE: str(attempt)}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import write_whole
+from dlctl.contract.ground.safe_text import masked
 from learner.job.stacks import SIGNAL
 from learner.system import processes
 
@@ -39,11 +40,8 @@ class Stacks:
         parts = [f"{time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()}\n"]
         for pid in pids[:_MOST_PROCESSES]:
             parts.append(f"\n== {_facts(pid)}\n{self._stack(pid)}")
-        text = "".join(parts)
-        for secret in filter(None, secrets):
-            text = text.replace(secret, "***")
         with contextlib.suppress(OSError):
-            write_whole(self.saved, text)
+            write_whole(self.saved, masked("".join(parts), secrets))
 
     def _stack(self, pid: int) -> str:
         if processes.takes(pid, SIGNAL):

@@ -20,22 +20,24 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract import STOPPING, State
+from dlctl.contract.ground.safe_text import masked
 from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE, finite
-from dlctl.contract.programs.torchrun import first_failure, without_summary
+from dlctl.contract.programs.hidden_failures import failure_at_end
 from dlctl.contract.programs.tracebacks import error_at_end
 from learner.agent.stacks import Stacks
 from learner.collect.companion import Companion
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 from learner.job.directives import POLL_S, STACKS, Outside, is_gone, is_there
-from learner.job.environment import masked
 from learner.job.metrics import finished_file
-from learner.job.status import UNFINISHED, UNHEEDED, UNSAVED, Heartbeat, last_lines
+from learner.job.status import STUCK, UNFINISHED, UNHEEDED, UNSAVED, Heartbeat, end_line, last_lines
 from learner.system import processes
 from learner.system.files import Reserve, is_full
 from learner.system.signals import HaltFlag
 
 TICK_S = 0.1
+STUCK_S = 60.0
+"""After this long without another line, an exception at the end of a log was the last word."""
 TERM_S = 5.0
 """Between SIGTERM and SIGKILL."""
 EXPELLED_S = 0.5
@@ -134,6 +136,7 @@ class Watchdog:
         self.stop = Stop.NONE
         self.killed = False
         self._has_ended = threading.Event()
+        self._end_fd = -1
         self.overdue = False
         """Whether a halted program was still running at the end of the grace period."""
         self._child: subprocess.Popen[bytes]
@@ -144,6 +147,9 @@ class Watchdog:
         self._term_at = self._kill_at = float("inf")
         self._expelled = False
         self._look_at = 0.0
+        self._quiet_bytes, self._quiet_since = -1, 0.0
+        self._stuck = ""
+        """The error after which the program seems to hang in MPI."""
         self._stacks_of = 0.0
         """When the supervisor asked for the stacks that were saved last."""
 
@@ -176,6 +182,9 @@ class Watchdog:
 
     def _start(self) -> None:
         program = self.program
+        with contextlib.suppress(OSError):  # a full disk
+            how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._end_fd = os.open(self.heart.path.with_suffix(".end"), how, 0o666)
         # A halt stays pending until the built-in loop has installed its handler. A user's program
         # may not handle the signal at all: it gets the system's default.
         if program.traits.is_our_loop:
@@ -201,10 +210,16 @@ class Watchdog:
         threading.Thread(target=self._await_child, name="await the program", daemon=True).start()
 
     def _await_child(self) -> None:
-        """Wake the watchdog at once: MPI may be about to kill it because of the program's end."""
+        """Note the end and wake the watchdog: because of it MPI may be about to kill all of them.
+
+        A status takes a few milliseconds more, which a watchdog on a busy node does not have.
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the main one's
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(OSError):
+            end = os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
+            if end is not None and self.stop is Stop.NONE and not self.flag:
+                returncode = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+                os.write(self._end_fd, end_line(*decode_exit(returncode, self.program.traits)))
         self._has_ended.set()
 
     def _wait(self) -> int | None:
@@ -234,8 +249,11 @@ class Watchdog:
         if now >= self._look_at:
             self._look_at = now + POLL_S
             self._look_outside()
+            self._look_at_log(now)
         self._escalate(now)
         progress, warning = self._progress()
+        if self._stuck:
+            warning = f"its log ends with a traceback ({self._stuck}), but it still runs: in MPI?"
         if self.stop is Stop.NONE:
             progress["reason"] = warning
         self.heart.beat(**progress)
@@ -254,6 +272,20 @@ class Watchdog:
             self._cancel(directive.grace_s, directive.reason)
         elif self.stop is Stop.NONE:
             self._halt(Stop.HALT, directive.grace_s, directive.reason)
+
+    def _look_at_log(self, now: float) -> None:
+        """Notice that a program of MPI has printed an exception, and nothing else for long."""
+        with contextlib.suppress(OSError):
+            size_bytes = self.program.log.stat().st_size
+            if size_bytes != self._quiet_bytes:
+                self._quiet_bytes, self._quiet_since, self._stuck = size_bytes, now, ""
+            elif now - self._quiet_since > STUCK_S:
+                self._quiet_since = float("inf")
+                if not self.program.traits.is_our_loop and self._has_mpi():
+                    self._stuck = error_at_end(self._last_words(), 0)
+
+    def _has_mpi(self) -> bool:
+        return any(b"libmpi" in Path(f"/proc/{pid}/maps").read_bytes() for pid in self._everyone())
 
     def _save_stacks(self, issued_at: float) -> None:
         if self.program.stacks is not None and issued_at != self._stacks_of:
@@ -356,6 +388,8 @@ class Watchdog:
         )
         state, reason = conclude(returncode, traits, self.stop, killed, finished)
         code, number = decode_exit(returncode, traits)
+        if self._stuck and number is not None and state is State.HALTED:
+            state, reason = State.FAILED, STUCK
         words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
         progress, warning = self._progress()
         if state is State.COMPLETED:
@@ -377,16 +411,11 @@ class Watchdog:
 
     def _unheeded_error(self) -> str:
         """Return the error with which a program's log ends whose exit code does not tell of it."""
-        lines = [] if self.program.traits.is_our_loop else self._last_words()
-        error = error_at_end(without_summary(lines))
-        if not error and first_failure(lines) is None:
-            return ""
-        what = f"a traceback ({error})" if error else "a failure of torchrun"
-        rank = self.heart.status.rank
-        return f"{UNHEEDED} {rank} ends with {what}"
+        failure = "" if self.program.traits.is_our_loop else failure_at_end(self._last_words())
+        return f"{UNHEEDED} {self.heart.status.rank} ends with {failure}" if failure else ""
 
     def _last_words(self) -> list[str]:
-        return masked(last_lines(self.program.log), self.program.secrets)
+        return [masked(line, self.program.secrets) for line in last_lines(self.program.log)]
 
 
 def _slow_down(metrics: dict[str, float | None], quiet_s: float) -> None:

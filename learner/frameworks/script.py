@@ -18,9 +18,9 @@ from dlctl import contract
 from dlctl.contract import Plan, Recipe
 from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.launchers import GPU_VARIABLES, Ranks
+from dlctl.contract.programs.hidden_failures import warn_if_hidden
 from dlctl.contract.programs.lone_program import warn_if_alone
 from dlctl.contract.programs.options import as_options
-from dlctl.contract.programs.pipes import warn_if_piped
 from learner.errors import EXIT_HALTED, Mistake
 from learner.frameworks.base import FrameworkRunner, Traits
 from learner.job.environment import PROGRESS_FILE, service_variables
@@ -67,7 +67,7 @@ class UserCommand(FrameworkRunner):
         framework, code = plan.framework, job_dir / contract.CODE
         command = framework.command or f"python {shlex.quote(str(framework.job))}"
         found = (warn_if_alone(command, plan.resources.learners, code),
-                 warn_if_piped(command, code))  # fmt: skip
+                 warn_if_hidden(framework.command, code, plan.resources.learners))  # fmt: skip
         return "; ".join(filter(None, found))
 
     def visible_gpus(self) -> int:

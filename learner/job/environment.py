@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from dlctl import contract
@@ -111,14 +111,6 @@ def resolve_secrets(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
         name: resolve_secret(name, reference, Path(plan.root), base)
         for name, reference in plan.secret_env.items()
     }
-
-
-def masked(lines: Iterable[str], secrets: Iterable[str]) -> list[str]:
-    """Return the lines of a program with `***` in place of secrets."""
-    found = list(lines)
-    for secret in filter(None, secrets):
-        found = [line.replace(secret, "***") for line in found]
-    return found
 
 
 def known_secrets(plan: Plan, base: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dlctl.contract import State, Status, note_line, status_file, times_file, to_json, write_whole
-from dlctl.contract.programs.mpi_words import without_frames
+from dlctl.contract.programs.mpi_words import LOST_OTHERS, without_frames
 from dlctl.contract.programs.torchrun import summarize
 from dlctl.contract.programs.tracebacks import shorten
 from learner.job.batch import node_name
@@ -88,6 +88,24 @@ class Heartbeat:
         return True
 
 
+def end_line(exit_code: int | None, number: int | None) -> bytes:
+    """Return the line that notes how a program has just ended."""
+    words = ("-" if each is None else str(each) for each in (exit_code, number, time.time()))
+    return f"{' '.join(words)}\n".encode()
+
+
+def with_end(status: Status, path: Path) -> Status:
+    """Return a status with the end of its program, if the watchdog has only noted that."""
+    if status.state.final or status.exit_code is not None or status.signal is not None:
+        return status
+    try:
+        *ended, at = path.read_text().split()
+        code, number = (None if word == "-" else int(word) for word in ended)
+        return dataclasses.replace(status, exit_code=code, signal=number, heartbeat_at=float(at))
+    except (OSError, ValueError):
+        return status
+
+
 def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]:
     """Return the last lines of a log, which may hold any bytes; none if it can't be read.
 
@@ -135,6 +153,9 @@ def patiently(action: Callable[[], T], patience_s: float) -> T:
 UNFINISHED = "ended before the training loop had finished"
 """The user's code, or something else, ended the process with exit code 0."""
 
+STUCK = "printed an error, and hung in MPI until it was ended"
+"""MPI_Finalize, which mpi4py calls after an exception, waits for all the others."""
+
 UNHEEDED = "but the log of learner"
 """The beginning of a reason: a program has failed in spite of exit code 0."""
 
@@ -153,7 +174,7 @@ def has_saved(status: Status | None) -> bool:
         return status is not None and status.state is State.COMPLETED
     if status.signal is not None:
         return status.signal == signal.SIGUSR2
-    return status.exit_code is not None
+    return status.exit_code not in (None, LOST_OTHERS)
 
 
 EVERY_S = 1.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import DataStore
 from dlctl.contract.ground.processes import end_child
-from dlctl.contract.ground.safe_text import without_prefix
+from dlctl.contract.ground.safe_text import masked, without_prefix
 from dlctl.contract.stores import (
     CACHE,
     EXIT_SUPERSEDED,
@@ -190,9 +190,7 @@ def _wait(
 
 def _failed(store: DataStore, name: str, code: int, log: Path, hidden: list[str]) -> UserFault:
     """Return the fault of a script that failed, in its own last words, without credentials."""
-    text = log.read_text(errors="replace")
-    for secret in filter(None, hidden):
-        text = text.replace(secret, "***")
+    text = masked(log.read_text(errors="replace"), hidden)
     lines = [line for line in text.splitlines() if line.strip()]
     hint = f"See {log}"
     if lines and lines[-1].startswith(_HINT):

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
 from dlctl.contract.ground.amounts import counted
+from dlctl.contract.ground.safe_text import masked
 from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
 from learner.frameworks import prepare
 from learner.job.directives import STACKS
-from learner.job.environment import known_secrets, masked
+from learner.job.environment import known_secrets
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
 from learner.lifecycle.history import halting_s
@@ -273,8 +274,8 @@ class Supervisor:
             exit_code,
             words,
             self.control.request(),
-            {s.rank: masked(last_lines(self.job_dir / contract.learner_log(self.attempt, s.rank)),
-                            secrets) for s in statuses if not s.state.final},
+            {s.rank: [masked(line, secrets) for line in self._last_lines(s.rank)]
+             for s in statuses if not s.state.final},
             dict(lost),
             self._hang.outcome or failure,
             any_checkpoints(self.job_dir),
@@ -285,6 +286,9 @@ class Supervisor:
             self._overseer.finish()
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
+
+    def _last_lines(self, rank: int) -> list[str]:
+        return last_lines(self.job_dir / contract.learner_log(self.attempt, rank))
 
     def _watch(
         self, step: Running, tend: Callable[[EndRequest | None, bool], None] | None = None

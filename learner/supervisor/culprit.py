@@ -19,11 +19,13 @@ from dlctl.contract.programs.mpi_words import (
     LOST_OTHERS,
     abort_code,
     aborted_ranks,
+    called_abort,
     printed_signal,
 )
 from dlctl.contract.programs.verdict_rules import CONSEQUENCES, NodeSignal, signal_in
 from learner.errors import EXIT_HALTED
 from learner.job.outcome import Outcome
+from learner.job.status import STUCK
 from learner.supervisor.statuses import Observed
 
 _SENT_BY_LAUNCHERS = frozenset({NodeSignal.SIGTERM, NodeSignal.SIGINT, NodeSignal.SIGHUP})
@@ -36,9 +38,11 @@ class Standing(enum.IntEnum):
     """An error that it names, a meaningful exit code, a crash."""
     SILENT = 1
     """An exit code without any error, or an abort, as also MPI and NCCL end a process."""
-    OF_OTHERS = 2
+    KILLED = 2
+    """By SIGKILL while the launcher killed all of them: the first may be the cause."""
+    OF_OTHERS = 3
     """It reports a lost connection, or that it waited in vain."""
-    ENDED = 3
+    ENDED = 4
     """By SIGTERM, which launchers send when another learner has ended."""
 
 
@@ -53,19 +57,26 @@ class Suspect:
     """Whether its watchdog lived to report its end."""
 
 
-def standing(plan: Plan, status: Status, kind: VerdictKind, *, names_error: bool) -> Standing:
+def standing(
+    plan: Plan, status: Status, kind: VerdictKind, *, names_error: bool, all_killed: bool = False
+) -> Standing:
     """Return how much a learner's end says.
 
     Args:
+        all_killed: whether the launcher has killed all learners at once.
         kind: what its end was if nothing else had happened.
         names_error: whether its last lines, or its exit code, say why it ended.
     """
+    if status.reason == STUCK:
+        return Standing.OWN
     number = status.signal or signal_in(status.exit_code)
     if number in _SENT_BY_LAUNCHERS:
         return Standing.ENDED
     lost = LAUNCHERS[plan.launch.kind].starts_mpi and status.exit_code == LOST_OTHERS
     if kind in CONSEQUENCES or lost and not names_error:
         return Standing.OF_OTHERS
+    if number == NodeSignal.SIGKILL and all_killed:
+        return Standing.KILLED
     if names_error or number not in (None, NodeSignal.SIGABRT):
         return Standing.OWN
     return Standing.SILENT
@@ -155,8 +166,9 @@ def _as_ended(plan: Plan, status: Status, log: list[str]) -> Status:
 def _from_log(plan: Plan, status: Status, log: list[str]) -> Status:
     if (number := printed_signal(log)) is not None and status.exit_code is None:
         return replace(status, state=State.FAILED, signal=number, last_lines=log)
-    if status.rank in aborted_ranks(log):
-        return replace(status, state=State.FAILED, exit_code=abort_code(log), last_lines=log)
+    if called_abort(log, status.rank):
+        code = status.exit_code or abort_code(log)
+        return replace(status, state=State.FAILED, exit_code=code, last_lines=log)
     if status.signal is None and status.exit_code in (None, EXIT_HALTED):
         return status
     if status.exit_code == 0 and plan.framework.has_loop:

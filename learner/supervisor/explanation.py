@@ -15,7 +15,7 @@ from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.metrics import MEMORY_BYTES
 from dlctl.contract.programs.advice import filled, limits_memory, memory_of, more_memory
 from dlctl.contract.programs.lone_program import starts_processes_itself
-from dlctl.contract.programs.mpi_words import abort_code, aborted_ranks, before_abort
+from dlctl.contract.programs.mpi_words import abort_code, before_abort, called_abort, fatal_error
 from dlctl.contract.programs.named_paths import how_to_send, missed
 from dlctl.contract.programs.torchrun import first_failure, without_summary
 from dlctl.contract.programs.tracebacks import chains, last_chain, place_before
@@ -42,7 +42,7 @@ from learner.job.outcome import (
     last_words,
     says_full,
 )
-from learner.job.status import UNFINISHED, UNSAVED
+from learner.job.status import STUCK, UNFINISHED, UNSAVED
 
 
 def see_log(plan: Plan, rank: int) -> str:
@@ -61,9 +61,10 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if status.reason == UNFINISHED:
         hint = "Let `build` return, and let the loop end the process: don't exit in the program."
         return failed(VerdictKind.USER_ERROR, f"{who} {UNFINISHED}.", hint, evidence)
-    if status.rank in aborted_ranks(status.last_lines) and not own_words(status.last_lines):
+    if called_abort(status.last_lines, status.rank) and not own_words(status.last_lines):
         kind, what, hint = read_words(plan, before_abort(status.last_lines), None, status.rank)
-        how = f"called MPI_Abort with error code {abort_code(status.last_lines)}"
+        code = status.exit_code if (it := abort_code(status.last_lines)) is None else it
+        how = "called MPI_Abort" + (f" with error code {code}" if code is not None else "")
         return failed(kind, f"{who} {how}: {what}", hint, evidence)
     number = status.signal or signal_in(status.exit_code)
     if status.exit_code is None and status.signal is None or not status.last_lines:
@@ -73,6 +74,10 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
             return failed(
                 kind, f"{who}: {reason.rstrip('.')}.", see_log(plan, status.rank), evidence
             )
+    if status.reason == STUCK:
+        kind, what, _ = read_words(plan, status.last_lines, None, status.rank)
+        hint = "Run `python -m mpi4py …`, which ends all learners if one raises an exception."
+        return failed(kind, f"{who} {STUCK}: {what}", hint, evidence)
     if status.reason == UNSAVED:
         how = "with a smaller checkpoint.every" if plan.framework.has_loop else "by itself"
         hint = f"Let it save more often, {how}, so that less is lost. {go_on(plan)}"
@@ -92,9 +97,11 @@ def says_why(status: Status) -> bool:
     """Return whether a failed learner's last lines, or its exit code, name an error."""
     lines = status.last_lines
     return bool(
-        status.reason in (UNFINISHED, UNSAVED) or status.exit_code in (*EXIT_CODES, EXIT_WRONG)
+        status.reason in (UNFINISHED, UNSAVED, STUCK)
+        or status.exit_code in (*EXIT_CODES, EXIT_WRONG)
         or own_words(lines) or last_chain(lines) or first_match(Place.LEARNER, lines)
-        or status.rank in aborted_ranks(lines) or any(map(_ERROR.match, lines))
+        or called_abort(lines, status.rank) or fatal_error(lines)
+        or any(map(_ERROR.match, lines))
     )  # fmt: skip
 
 
@@ -192,6 +199,8 @@ def _read(plan: Plan, lines: list[str], exit_code: int | None, rank: int) -> Rea
             kind, hint = VerdictKind.USER_ERROR, "Ask for `gpus` in the manifest, or use none."
         return Reading(kind, _placed(lines, line), hint)
     errors = [line for line in lines if _ERROR.match(line)]
+    if error := fatal_error(lines):
+        return Reading(VerdictKind.USER_ERROR, error, see_log(plan, rank))
     if not lines:
         return Reading(VerdictKind.USER_ERROR, "it printed nothing.", see_log(plan, rank))
     last = (errors or lines)[-1]

@@ -12,6 +12,7 @@ from pathlib import Path
 from dlctl.contract import (
     Rulings,
     Status,
+    end_file,
     readable_record,
     rulings_file,
     status_file,
@@ -19,6 +20,7 @@ from dlctl.contract import (
     write_whole,
 )
 from learner.job.outcome import Outcome
+from learner.job.status import with_end
 from learner.supervisor.control import EndRequest
 
 _LIVES = 8
@@ -40,8 +42,11 @@ class Statuses:
         """Return the status of a process; None if it never wrote one that can be read."""
         path = self._job_dir / status_file(self.attempt, role, rank)
         if (own := readable_record(Status, path)) is not None:
-            self._own[role, rank] = own
+            self._own[role, rank] = own if role != "learner" else with_end(own, self._end(rank))
         return self._rulings.on(role, rank, self._own.get((role, rank)))
+
+    def _end(self, rank: int) -> Path:
+        return self._job_dir / end_file(self.attempt, rank)
 
     def learners(self, count: int) -> list[Status]:
         """Return the learners' statuses in rank order, without those that can't be read."""

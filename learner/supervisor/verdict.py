@@ -12,7 +12,10 @@ import signal
 from dataclasses import replace
 
 from dlctl.contract import Evidence, Plan, State, Status, VerdictKind
+from dlctl.contract.launchers import LAUNCHERS
 from dlctl.contract.programs.advice import filled, more_memory
+from dlctl.contract.programs.hidden_failures import failure_at_end
+from dlctl.contract.programs.mpi_words import LOST_OTHERS
 from dlctl.contract.programs.verdict_rules import (
     CONSEQUENCES,
     Place,
@@ -20,6 +23,7 @@ from dlctl.contract.programs.verdict_rules import (
     blamed_host,
     first_match,
 )
+from learner.errors import EXIT_HALTED
 from learner.job.context import launcher_name
 from learner.job.outcome import (
     BY_THEMSELVES,
@@ -106,6 +110,8 @@ def _halted(observed: Observed, complete: bool) -> bool:
         return False
     if observed.request is not None:
         fine.add(State.CANCELLED)  # the launcher was ended after the grace period
+        if State.HALTED in states and all(map(_follows_a_halt, observed.statuses)):
+            return True  # MPI ends all if one leaves its world, here by the signal of the halt
     if complete and states <= fine:
         return observed.request is not None or State.HALTED in states
     if observed.request is None or not observed.request.terminated:
@@ -114,6 +120,13 @@ def _halted(observed: Observed, complete: bool) -> bool:
     return not says_full(observed.launcher_words) and all(
         status.signal == signal.SIGTERM or _is_consequence(status.last_lines) for status in failed
     )
+
+
+def _follows_a_halt(status: Status) -> bool:
+    """Return whether this is no more than what MPI does when a halt has ended another learner."""
+    if status.state is not State.FAILED:
+        return status.exit_code in (None, 0, EXIT_HALTED, LOST_OTHERS)
+    return status.exit_code == LOST_OTHERS and not says_why(status)
 
 
 def _is_consequence(lines: list[str]) -> bool:
@@ -129,7 +142,7 @@ def _failed(plan: Plan, observed: Observed) -> Outcome:
     lost = [each for each in ends.lost if each.rank not in known]
     match = _launchers_word(plan, words)
     first = suspects[0] if suspects else None
-    if first is None or first.standing >= Standing.OF_OTHERS:
+    if first is None or first.standing >= Standing.KILLED:
         left = ends.left_early(plan, words)
         if left is not None and (match is None or match[0].kind is VerdictKind.SCHEDULER):
             return _left_early(plan, left)
@@ -160,8 +173,11 @@ def _suspect(plan: Plan, observed: Observed, status: Status) -> Suspect | None:
     """Return a learner that failed, as far as it or its log says so."""
     if status.state is State.FAILED:
         outcome = _explain(plan, observed, status)
-        is_known = says_why(status)
-        return Suspect(status, outcome, standing(plan, status, outcome.kind, names_error=is_known))
+        weight = standing(
+            plan, status, outcome.kind, names_error=says_why(status),
+            all_killed=any(map(LAUNCHERS[plan.launch.kind].kills_all, observed.launcher_words)),
+        )  # fmt: skip
+        return Suspect(status, outcome, weight)
     words = observed.logs.get(status.rank, [])
     if status.state.final or not _spoke(status, words):
         return None
@@ -234,9 +250,10 @@ def _vanished(plan: Plan, observed: Observed, lost: list[Status]) -> Outcome:
     if found is None or found[0].kind is VerdictKind.SCHEDULER:
         # A learner's own words say more than that its step was ended.
         for each in lost:
-            if spoke := first_match(Place.LEARNER, observed.logs.get(each.rank, [])):
-                kind, what, hint = read_words(plan, observed.logs[each.rank], None, each.rank)
-                if spoke[0].kind not in CONSEQUENCES:
+            log = observed.logs.get(each.rank, [])
+            if first_match(Place.LEARNER, log) or failure_at_end(log):
+                kind, what, hint = read_words(plan, log, None, each.rank)
+                if kind not in CONSEQUENCES:
                     evidence = _evidence_of_lost(observed, each)
                     return failed(kind, f"{name_of(each)} failed: {what}", hint, evidence)
     if found is not None:
@@ -250,7 +267,7 @@ def _vanished(plan: Plan, observed: Observed, lost: list[Status]) -> Outcome:
 
 def _sentences(words: list[str]) -> list[str]:
     """Return a launcher's lines without those that are only drawn."""
-    return [line.strip() for line in words if any(map(str.isalnum, line))]
+    return [line.strip("= ") for line in words if any(map(str.isalnum, line))]
 
 
 def _by_rule(plan: Plan, found: tuple[Rule, str], evidence: Evidence) -> Outcome:

@@ -62,6 +62,19 @@ def without_users(text: str) -> str:
     return _USER.sub("://", text)
 
 
+LEAST_MASKED = 4
+"""Shorter secrets are not masked: `***` would stand for harmless letters, and give them away."""
+
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """Return a text with `***` in place of secrets, and of each line of one that has several."""
+    parts = {part.strip() for secret in secrets for part in (secret, *secret.splitlines())}
+    for part in sorted(parts, key=len, reverse=True):  # one may be a part of another
+        if len(part) >= LEAST_MASKED:
+            text = text.replace(part, "***")
+    return text
+
+
 def without_prefix(text: str, prefix: str) -> str:
     """Return what `str.removeprefix` does, which Python 3.8 lacks."""
     return text[len(prefix) :] if text.startswith(prefix) else text

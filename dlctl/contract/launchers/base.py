@@ -75,6 +75,7 @@ class Launcher:
         ended_grace_s: the time from SIGTERM until the launcher kills a process, less a margin.
         end: how it says that a process has ended; a group that begins with `ranks` has the ranks.
         stop: how it begins to say that it ends the others; what it says then is no cause.
+        killed: how it says that it has killed all of them.
         rest: how it says that it ends the rest of them because one has ended with exit code 0.
     """
 
@@ -91,6 +92,7 @@ class Launcher:
     end: re.Pattern[str] | None = None
     stop: re.Pattern[str] | None = None
     rest: re.Pattern[str] | None = None
+    killed: re.Pattern[str] | None = None
 
     def ends(self, words: Sequence[str]) -> list[int]:
         """Return the ranks in the order in which the launcher saw their processes end badly."""
@@ -108,6 +110,10 @@ class Launcher:
     def stops(self, line: str) -> bool:
         """Return whether from this line on the launcher, or MPI, only ends the others."""
         return self.stop is not None and self.stop.search(line) is not None
+
+    def kills_all(self, line: str) -> bool:
+        """Return whether a line says that the launcher has killed all its processes at once."""
+        return self.killed is not None and self.killed.search(line) is not None
 
     def ends_the_rest(self, line: str) -> bool:
         """Return whether a line says that one end with exit code 0 has ended the others."""

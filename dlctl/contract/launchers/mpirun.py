@@ -32,7 +32,9 @@ class Mpirun(Launcher):
     )
     """Open MPI and Intel MPI name only the first; MPICH names its process id."""
     stop = re.compile(r"MPI_ERRORS_ARE_FATAL")
-    rest = re.compile(r"^improperly\.|exiting improperly|exited without calling \"finalize")
+    rest = re.compile(
+        r"^improperly\.|exiting improperly|exited without calling \"finalize|^= +CLEANING UP REMAIN"
+    )
 
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return mpirun with the number of processes."""

@@ -41,6 +41,7 @@ class Srun(Launcher):
     """Slurm's KillWait is 30 s."""
     end = re.compile(r": tasks? (?P<ranks>\d[\d,-]*): (?!Exited with exit code 0$|running)[A-Z]")
     stop = re.compile(r"Terminating StepId|Job step aborted|\*\*\* STEP ")
+    killed = re.compile(r": tasks? \d[\d,-]*: Killed$")
     rest = re.compile(r"First task exited \d+s ago")
 
     def argv(self, request: LaunchRequest) -> list[str]:

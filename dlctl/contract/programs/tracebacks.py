@@ -170,16 +170,16 @@ def last_chain(lines: list[str]) -> list[str]:
     return next(reversed(chains(lines)), [])
 
 
-_LINES_AFTER = 3
-"""So many lines may follow an error that ended a program, such as a shell's `echo done`."""
+def error_at_end(lines: list[str], lines_after: int) -> str:
+    """Return the error of the traceback with which a log ends, or "" if it ends otherwise.
 
-
-def error_at_end(lines: list[str]) -> str:
-    """Return the error of the traceback with which a log ends, or "" if it ends otherwise."""
+    Args:
+        lines_after: how many lines may follow it at most.
+    """
     chain = last_chain(lines)
     last = max((n for n, line in enumerate(chain) if _HEADER.match(line)), default=0)
     after = [line for line in chain[last + 1 :] if line[:1] != " "]
-    return after[0].strip() if after and len(after) <= 1 + _LINES_AFTER else ""
+    return after[0].strip() if after and len(after) <= 1 + lines_after else ""
 
 
 def chains(lines: list[str]) -> list[list[str]]:

@@ -105,6 +105,11 @@ RULES = (
         "Slurm gave its nodes to another job before it could save",
     ),
     _rule(
+        OVER_MEMORY.pattern, LAUNCHER | JOB, KIND.OUT_OF_MEMORY,
+        "{memory}",
+        "It was killed for using more memory than it had asked for",
+    ),
+    _rule(
         r"DUE TO NODE FAILURE|[Nn]ode fail(?:ure|ed)?\b(?: on (?P<host>[\w.-]+)\b(?!\[))?"
         r"|[Ll]ost connection to node|has lost communication with (?:a remote|its) daemon",
         LAUNCHER | JOB, KIND.NODE_LOST, GO_ON, "A node was lost",
@@ -112,11 +117,6 @@ RULES = (
     _rule(
         UNREACHED.pattern, LAUNCHER | JOB, KIND.NODE_LOST, GO_ON,
         "Slurm could not reach one of the job's nodes",
-    ),
-    _rule(
-        OVER_MEMORY.pattern, LAUNCHER | JOB, KIND.OUT_OF_MEMORY,
-        "{memory}",
-        "It was killed for using more memory than it had asked for",
     ),
     _rule(
         r"DUE TO JOB REQUEUE|\*\*\* (?i:STEP) \S+ ON \S+ CANCELLED AT", LAUNCHER,

@@ -9,7 +9,7 @@ import pytest
 
 from dlctl.cli import output
 from dlctl.cli.logs import LogLines
-from dlctl.contract.ground.safe_text import cells_for, printable, printable_lines
+from dlctl.contract.ground.safe_text import cells_for, masked, printable, printable_lines
 from dlctl.logs.reader import LogPiece
 from dlctl.terminal.text import Line, width_of
 
@@ -161,3 +161,13 @@ def test_json_for_a_terminal_has_escapes_and_the_same_value(capsys):
     assert json.loads("\n".join(whole)) == [EVIL, "ä"] and "ä" in printed
     assert (json.loads(second), json.loads(third)["line"]) == ({"name": EVIL}, EVIL)
     assert printed.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(("secrets", "text"), [
+    (["d"], "dlctl: token abcdefgh of -----KEY-----"),  # would stand for each d
+    (["abcd", "abcdefgh"], "dlctl: token *** of -----KEY-----"),
+    (["x\n-----KEY-----\n"], "dlctl: token abcdefgh of ***"),
+    (["", "none"], "dlctl: token abcdefgh of -----KEY-----"),
+])  # fmt: skip
+def test_secrets_are_masked_whole_and_short_ones_not_at_all(secrets, text):
+    assert masked("dlctl: token abcdefgh of -----KEY-----", secrets) == text

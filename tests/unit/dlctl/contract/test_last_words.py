@@ -9,7 +9,8 @@ import pytest
 from scheduler_plan import make_plan
 
 from dlctl.contract.ground import processes
-from dlctl.contract.programs.tracebacks import TracebackReader, error_at_end, place_before, shorten
+from dlctl.contract.programs.hidden_failures import failure_at_end
+from dlctl.contract.programs.tracebacks import TracebackReader, place_before, shorten
 from dlctl.contract.programs.verdict_rules import explain
 from learner.system.files import SIZE_BYTES, Reserve, is_full
 
@@ -189,4 +190,22 @@ RESUMED = "During handling of the above exception, another exception occurred:"
     ([], ""),
 ])  # fmt: skip
 def test_the_error_with_which_a_log_ends_is_found(lines, error):
-    assert error_at_end(lines) == error
+    assert failure_at_end(lines) == (error and f"a traceback ({error})")
+
+
+@pytest.mark.parametrize(("line", "failure"), [
+    ("Segmentation fault", "Segmentation fault"),
+    ("Segmentation fault (core dumped)", "Segmentation fault (core dumped)"),
+    ("run.sh: line 2: 26518 Killed                  python train.py",
+     "run.sh: line 2: 26518 Killed python train.py"),
+    ("/bin/sh: 1: pythn: not found", "/bin/sh: 1: pythn: not found"),
+    ("run.sh: line 2: pythn: command not found", "run.sh: line 2: pythn: command not found"),
+    ("/venv/bin/python: can't open file '/j/code/tran.py': [Errno 2] No such file or directory",
+     "/venv/bin/python: can't open file '/j/code/tran.py': [Errno 2] No such file or directory"),
+    ("Killed 3 weak samples", ""),
+    ("epoch 3: key not found", ""),
+])  # fmt: skip
+def test_what_a_shell_says_of_a_program_that_failed_is_found(line, failure):
+    for lines in ([line], ["epoch 1", line, "done"]):
+        assert failure_at_end(lines) == (failure and f"'{failure}'")
+    assert failure_at_end([line, *["epoch"] * 4]) == ""

@@ -11,12 +11,12 @@ from unprivileged import unprivileged
 from dlctl import contract
 from dlctl.contract import CACHES, Amount, OutputPlace
 from dlctl.contract.own_checkpoints import SavedFile, own_checkpoints
+from dlctl.contract.programs.hidden_failures import warn_if_hidden
 from dlctl.contract.programs.lone_program import (
     saves_beside_itself,
     starts_processes_itself,
     warn_if_alone,
 )
-from dlctl.contract.programs.pipes import warn_if_piped
 from dlctl.files.made import look_at_made
 from dlctl.transport.local import LocalTransport
 
@@ -114,26 +114,102 @@ UNPIPED = (
 
 @pytest.mark.parametrize("command", [*PIPED, *UNPIPED])
 def test_a_pipe_that_hides_a_failure_is_warned_of_with_the_fix(tmp_path, command):
-    warning = warn_if_piped(command, tmp_path)
+    warning = warn_if_hidden(command, tmp_path)
     assert bool(warning) is (command in PIPED), warning
     if warning:
         assert f"pipes the program into {PIPED[command]}, whose exit code counts" in warning
         assert "bash -o pipefail -c" in warning
 
 
+LOST = {
+    "python main.py; echo done": "goes on to `echo done` if `python main.py` fails",
+    "python main.py > log 2>&1; exit 0": "goes on to `exit 0` if `python main.py` fails",
+    "python main.py\necho finished": "goes on to `echo finished`",
+    "cd . ; nice python main.py; cd ..": "goes on to `cd ..` if `nice python main.py` fails",
+    "(python main.py; true)": "goes on to `true`",
+    "if true; then python main.py; fi; rm -rf tmp": "goes on to `rm -rf tmp`",
+    "python prepare.py && python main.py; sync": "goes on to `sync` if `python prepare.py` fails",
+    "bash -c 'python main.py; echo ok'": "goes on to `echo ok`",
+    "bash -c 'python main.py'; echo ok": "goes on to `echo ok` if `bash -c python main.py` fails",
+    "set -e; bash -c 'python main.py; echo ok'": "goes on to `echo ok`",
+    "python main.py || true": "goes on with `true` if `python main.py` fails",
+    "set -e; python main.py || echo failed": "goes on with `echo failed`",
+    "python main.py || exit 0": "goes on with `exit 0`",
+    "python main.py &": "runs `python main.py` in the background",
+    "nohup python main.py > out.log 2>&1 & wait": "runs `nohup python main.py` in the background",
+    "python main.py | ./plot.py": "pipes the program into plot.py",
+    "nice python main.py | gzip > log.gz": "pipes the program into gzip",
+    "for s in 1 2; do python main.py $s; done; echo all": "goes on to `echo all`",
+    "./main.sh; date": "goes on to `date` if `./main.sh` fails",
+    "bash ./run.sh": "run.sh goes on to `echo finished` if `python main.py` fails",
+}
+KEPT = (
+    "python main.py", "exec python main.py", "time python main.py", "(cd . && python main.py)",
+    "set -e; python main.py; echo done", "bash -ec 'python main.py; echo done'",
+    "bash -eu run.sh", "bash strict.sh", "python main.py && echo done",
+    "python main.py || { echo failed; exit 4; }", "python main.py || exit 4",
+    "python main.py & wait $!", "python main.py; status=$?; sync; exit $status",
+    "bash -o pipefail -c 'python main.py | tee log'", "echo python; python main.py",
+    "if true; then python main.py; else false; fi", "A=1 python main.py \\\n  --lr 0.1 # ; date",
+    "for s in 1 2; do python main.py $s || exit 3; done; echo all",
+    "main() { python main.py; }\nmain", "pip -q list | cat >/dev/null; python main.py",
+    "which python; python main.py", "python main.py '; echo done'", "python main.py 'open",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [*LOST, *KEPT])
+def test_exactly_what_loses_a_failure_is_warned_of(tmp_path, command):
+    """Each command runs as a learner runs it, with a program that fails without a word."""
+    script = "#!/bin/bash\npython main.py\necho finished\n"
+    for name, text in (("python", "#!/bin/sh\nexit 3\n"), ("run.sh", script), ("main.py", ""),
+                       ("main.sh", "#!/bin/bash\npython main.py\ndate\n"),
+                       ("plot.py", "#!/bin/true\n"),
+                       ("strict.sh", script.replace("bash", "bash -e")
+                        .replace("python", "set -euo pipefail\npython"))):  # fmt: skip
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True,
+                          env={**os.environ, "PATH": path}, check=False)  # fmt: skip
+    warning = warn_if_hidden(command, tmp_path)
+    assert (done.returncode == 0) is (command in LOST), done
+    assert bool(warning) is (command in LOST), warning
+    assert LOST.get(command, "") in warning
+
+
+@pytest.mark.parametrize(("command", "text", "learners", "is_warned"), [
+    ("python main.py", "from mpi4py import MPI\n", 2, True),
+    ("python main.py", "import numpy\nimport mpi4py\n", 2, True),
+    ("python main.py", "from mpi4py import MPI\n", 1, False),
+    ("python -m mpi4py main.py", "from mpi4py import MPI\n", 2, False),
+    ("python main.py", "from mpi4py import MPI\ntry: pass\nexcept E: MPI.COMM_WORLD.Abort(1)\n",
+     2, False),
+    ("python main.py", "print('no mpi4py')\n", 2, False),
+])  # fmt: skip
+def test_an_exception_that_leaves_the_others_in_mpi_is_warned_of(
+    tmp_path, command, text, learners, is_warned
+):
+    (tmp_path / "main.py").write_text(text)
+    warning = warn_if_hidden(command, tmp_path, learners)
+    assert bool(warning) is is_warned
+    assert "`python -m mpi4py main.py` ends them" in warning or not is_warned
+
+
 def test_a_pipe_in_a_script_that_the_command_names_is_found(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/bash\npython main.py 2>&1 | tee log.txt\n")
-    warning = warn_if_piped("bash run.sh", tmp_path)
+    warning = warn_if_hidden("bash run.sh", tmp_path)
     assert warning.startswith("run.sh pipes the program into tee")
     assert "begin run.sh with `set -o pipefail`" in warning
     script.write_text("set -euo pipefail\npython main.py 2>&1 | tee log.txt\n")
-    assert warn_if_piped("bash run.sh", tmp_path) == ""
+    assert warn_if_hidden("bash run.sh", tmp_path) == ""
 
 
 def test_the_fixes_of_a_hidden_failure_work(tmp_path):
     """As a learner runs it: /bin/sh may be dash, which knows no pipefail."""
     for command, code in (
+        ("set -e; python3 -c 'raise ValueError'; echo done", 1),
+        ("python3 -c 'raise ValueError' & wait $!", 1),
         ("python3 -c 'raise ValueError' 2>&1 | tee log", 0),
         ("bash -o pipefail -c 'python3 -c \"raise ValueError\" 2>&1 | tee log'", 1),
         ("bash -c 'set -o pipefail; python3 -c \"raise ValueError\" 2>&1 | tee log'", 1),

@@ -6,9 +6,9 @@ import pytest
 from login_side import make_record, make_site
 
 from dlctl.errors import ManifestError, PlanError
-from dlctl.manifest.load import parse_manifest
+from dlctl.manifest.load import load_manifest, parse_manifest
 from dlctl.manifest.overrides import Overrides
-from dlctl.request.build import new_training_id, prepare, prepare_again
+from dlctl.request.build import look_over, new_training_id, prepare, prepare_again
 from dlctl.request.request import this_machine
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -33,6 +33,21 @@ def test_a_literal_credential_is_sent_as_a_secret_only(tmp_path):
     assert "from_secret: API_TOKEN" in request.manifest
     for text in (request.manifest, request.script, repr(request.plan)):
         assert SECRET not in text
+
+
+@pytest.mark.parametrize(("env", "warning"), [
+    ("{PIN_TOKEN: d}", "env.PIN_TOKEN is shorter than 4 characters, and not masked where dlctl"),
+    ("{A_TOKEN: abc, B: {from_env: MY_KEY}}", "env.A_TOKEN, env.B are shorter than 4 characters"),
+    ("{A_TOKEN: abcd, LR: '1'}", ""),
+])  # fmt: skip
+def test_a_credential_that_is_too_short_to_be_masked_is_named(tmp_path, monkeypatch, env, warning):
+    monkeypatch.setenv("MY_KEY", "12")
+    request = prepared(tmp_path, env)
+    known = load_manifest(tmp_path / "manifest.yml")
+    for notes in (request.plan.not_in_this_version, look_over(known, tmp_path)):
+        found = [note for note in notes if "mask" in note]
+        assert len(found) == bool(warning)
+        assert "".join(found).startswith(warning)
 
 
 @pytest.mark.parametrize("is_symbolic", [True, False])

@@ -5,10 +5,12 @@ those of Google's XML interface, except that nobody signs them.
 """
 
 import base64
+import contextlib
 import json
 import os
 import re
 from types import SimpleNamespace
+from urllib.error import HTTPError
 
 import pytest
 from azurite import azurite, find_azurite
@@ -120,3 +122,17 @@ def test_google_refuses_a_bucket_that_is_not_there(tmp_path, google):
     program = of_google(tmp_path, google, "there")
     code, told = program.run("check", STORE_CONTAINER="gone")
     assert code == 1 and "has no container 'gone'" in told
+
+
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"STORE_PASSWORD": base64.b64encode(b"x" * 64).decode()}, "refuses the user name or the pass"),
+    ({"STORE_PASSWORD": "hunter2!"}, "`password` is no account key"),
+    ({"STORE_CONTAINER": "nope"}, "has no container 'nope', which data store 'mine' names"),
+    ({}, "The container 'answers' of data store 'mine' at "),
+])  # fmt: skip
+def test_a_real_answer_of_azure_says_what_is_wrong(tmp_path, azure, changed, told):
+    with contextlib.suppress(HTTPError):  # it is there
+        azure.make_container("answers")
+    program = StoreProgram(tmp_path, "azure", azure.url, azure, "answers")
+    code, output = program.run("check", DLCTL_STORE_PATIENCE_S="0", **changed)
+    assert code == 1 and told in output

@@ -13,9 +13,11 @@ import pytest
 from node_job import Job, status
 
 from dlctl.contract import Launch, State, Status, VerdictKind
+from dlctl.contract.programs.mpi_words import ABORTED, without_frames
 from learner.errors import EXIT_HALTED
 from learner.job.outcome import Outcome
-from learner.job.status import last_lines
+from learner.job.status import STUCK, end_line, last_lines, with_end
+from learner.supervisor.control import EndRequest
 from learner.supervisor.statuses import Observed
 from learner.supervisor.verdict import decide
 
@@ -217,6 +219,24 @@ AT_ONCE = {
         K.USER_ERROR, "ended with exit code 0 before the others were done", State.TRAINING,
         ("ready",), 0),
     "a kill": How(K.UNKNOWN, "was killed by signal 9", State.TRAINING, ("ready",), signal=9),
+    "an exception, and a watchdog that wrote nothing": How(
+        K.USER_ERROR, "failed: train.py:9: ValueError: no labels", State.TRAINING,
+        tuple(traceback("ValueError: no labels"))),
+    "MPI_Abort with only its backtrace": How(
+        K.USER_ERROR, "called MPI_Abort: ready", State.TRAINING, ("ready", ABORTED)),
+    "MPICH's MPI_Abort of another communicator": How(
+        K.USER_ERROR, "called MPI_Abort with error code 5: ready", State.TRAINING,
+        ("ready", "Abort(5) on node 1 (rank 0 in comm 16): application called "
+         "MPI_Abort(MPI_COMM_SELF, 5) - process 0")),
+    "MPICH's own end, whose code is the 14 of Open MPI": How(
+        K.USER_ERROR, "exit code 14: Fatal error in internal_Recv: Message truncated, error stack:",
+        code=14, lines=(
+            "Abort(402792462) on node 1 (rank 1 in comm 0): Fatal error in internal_Recv: Message "
+            "truncated, error stack:", "internal_Recv(127): MPI_Recv(buf=0x7ffc, count=1) failed",
+            "(unknown)(): Message truncated")),
+    "a crash that UCX printed": How(
+        K.UNKNOWN, "was killed by signal 11 (segmentation fault)", State.TRAINING,
+        ("[n2:27230:0:27230] Caught signal 11 (Segmentation fault: tkill(2) at address 0x6a5e)",)),
     "a crash that Open MPI printed": How(
         K.UNKNOWN, "was killed by signal 11 (segmentation fault)", State.TRAINING,
         ("[n2:00338] *** Process received signal ***",
@@ -224,6 +244,42 @@ AT_ONCE = {
          "[n2:00338] *** End of error message ***")),
 }  # fmt: skip
 """How learner 1 ends; its watchdog had just the time to note the exit code, or none."""
+
+
+STACK = """\
+[n2:01251] [0] func:/venv/lib/libopen-pal.so.80(opal_backtrace_buffer+0x20) [0x7fa97eb1a940]
+[n2:01251] [1] func:/venv/lib/libmpi.so.40(ompi_mpi_abort+0x117) [0x7fa97ec91577]
+[n2:01251] [2] func:{caller} [0x7fa97ec80bb2]
+[n2:01251] [3] func:/venv/lib/libopen-pal.so.80(mca_btl_tcp_frag_recv+0x151) [0x7fa97eb9e9c1]"""
+UCX = """\
+==== backtrace (tid:  27230) ====
+ 0  /lib/libucs.so.0(ucs_handle_error+0x2dc) [0x7fe730adde9c]
+ 6  ./words(+0x1310) [0x559feb666310]
+================================="""
+
+
+def test_a_backtrace_of_mpi_tells_a_call_of_abort_from_the_loss_of_another():
+    called = STACK.format(caller="/venv/mpi4py/MPI.openmpi.cpython-311.so(+0xb18b4)").split("\n")
+    lost = STACK.format(
+        caller="/venv/lib/libmpi.so.40(ompi_mpi_errors_are_fatal_comm_handler+0xd2)"
+    )
+    assert without_frames(["ready", *called]) == ["ready", ABORTED]
+    assert without_frames(["ready", *lost.split("\n"), *UCX.split("\n")]) == ["ready"]
+
+
+def test_what_a_watchdog_has_just_noted_is_read(tmp_path):
+    """It needs one system call: a status would come too late where MPI kills the watchdog."""
+    path = tmp_path / "learner-1.end"
+    running = status(1, State.TRAINING)
+    assert with_end(running, path) == running
+    for code, number in ((3, None), (None, 9), (0, None), (139, 11)):
+        path.write_bytes(end_line(code, number))
+        found = with_end(running, path)
+        assert (found.exit_code, found.signal, found.state) == (code, number, State.TRAINING)
+    final = status(1, State.FAILED, exit_code=1)
+    assert with_end(final, path) == final
+    path.write_bytes(b"3 -")
+    assert with_end(running, path) == running
 
 
 @pytest.mark.parametrize("how", AT_ONCE)
@@ -234,6 +290,49 @@ def test_a_step_that_mpi_kills_at_once_is_the_fault_of_who_left_it(plan, how, at
         outcome = judge(plan, "srun", 1, AT_ONCE[how], victim, at, STEP_KILLED)
         assert (outcome.kind, outcome.evidence.rank) == (AT_ONCE[how].kind, 1), outcome.reason
         assert AT_ONCE[how].says in outcome.reason
+
+
+def test_a_kill_that_the_launcher_also_gave_the_others_counts_less_than_what_came_before(plan):
+    """A victim's watchdog may outlive its program for a moment, and note signal 9."""
+    for how in ("an exit without MPI_Finalize", "an early end", "a kill"):
+        for at in (9.0, 9.9):
+            victim = {"state": State.FAILED, "signal": 9, "last_lines": ["ready"]}
+            outcome = judge(plan, "srun", 1, AT_ONCE[how], victim, at, STEP_KILLED)
+            assert (outcome.kind, outcome.evidence.rank) == (AT_ONCE[how].kind, 1), outcome.reason
+
+
+@pytest.mark.parametrize("victim", [
+    {"state": State.TRAINING}, {"state": State.FAILED, "exit_code": 14},
+    {"state": State.HALTED, "exit_code": 14},
+])  # fmt: skip
+def test_a_halt_that_mpi_makes_of_one_learners_end_is_a_halt(plan, victim):
+    """A program that handles no SIGUSR2 leaves MPI by it; MPI then ends the others."""
+    ask = EndRequest("halt", "halted by dlctl halt", 10.0)
+    both = [status(0, State.HALTED, signal=12), status(1, **victim)]
+    logs = {1: ["epoch 1"]}
+    outcome = decide(plan, Observed(both, 137, STEP_KILLED, ask, logs))
+    assert (outcome.state, outcome.kind) == (State.HALTED, K.REQUESTED), outcome.reason
+    assert "before all was saved" in outcome.reason
+    own = [both[0], status(1, State.FAILED, exit_code=1, last_lines=traceback("ValueError: x"))]
+    assert decide(plan, Observed(own, 137, STEP_KILLED, ask)).state is State.FAILED
+
+
+def test_an_exception_that_hangs_in_mpi_until_the_halt_is_a_failure(plan):
+    ask = EndRequest("halt", "the time limit is near", 10.0, K.TIME_LIMIT)
+    stuck = status(1, State.FAILED, signal=12, reason=STUCK,
+                   last_lines=traceback("ValueError: no labels"))  # fmt: skip
+    outcome = decide(plan, Observed([status(0, State.HALTED, signal=12), stuck], 137, [], ask))
+    assert (outcome.kind, outcome.evidence.rank) == (K.USER_ERROR, 1)
+    assert "hung in MPI until it was ended: train.py:9: ValueError: no labels" in outcome.reason
+    assert "python -m mpi4py" in outcome.hint
+
+
+MPICH_KILLED = [
+    "=" * 83, "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+    "=   PID 1326 RUNNING AT n1", "=   EXIT CODE: 9", "=   CLEANING UP REMAINING PROCESSES",
+    "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",
+]  # fmt: skip
+"""MPICH 4.0; it names the process that it killed itself, not the one that left."""
 
 
 EARLY = How(K.USER_ERROR, "", State.COMPLETED, code=0)
@@ -247,6 +346,7 @@ WAITED = ["srun: First task exited 5s ago", "srun: StepId=1.1 task 0: running",
     ("Open MPI 5", VICTIMS["MPI ended it"], FATAL),
     ("srun", VICTIMS["MPI ended it"], STEP_KILLED),
     ("srun", VICTIMS["its watchdog got SIGTERM first"], WAITED),
+    ("MPICH", VICTIMS["it was killed with its watchdog"], MPICH_KILLED),
 ])  # fmt: skip
 def test_a_learner_that_left_early_is_blamed_if_its_launcher_ended_the_others(
     plan, launcher, victim, said
