@@ -357,9 +357,9 @@ MUTANTS = (
     Mutant(
         SECRETS,
         "a learner's last words show a credential",
-        "learner/job/environment.py",
-        'found = [line.replace(secret, "***") for line in found]',
-        "found = [line.lstrip(secret) for line in found]",
+        "learner/agent/watchdog.py",
+        "[masked(line, self.program.secrets) for line",
+        "[masked(line, []) for line",
     ),
     Mutant(
         SECRETS,
