@@ -156,6 +156,9 @@ def _failed(plan: Plan, observed: Observed) -> Outcome:
             and others_did
             or match[0].kind is VerdictKind.SCHEDULER
             and first.standing >= Standing.OF_OTHERS
+            or match[0].kind is VerdictKind.OUT_OF_MEMORY
+            and first.status.signal == signal.SIGKILL
+            and blamed_host(*match) not in ("", first.status.host)
         )
         if by_slurm:
             return _vanished(plan, observed, lost + [each.status for each in suspects])

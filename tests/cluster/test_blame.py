@@ -15,6 +15,8 @@ import pytest
 from repository import REPOSITORY
 from trainings import change_site, submit, verdict, wait_for_state, write_training
 
+from dlctl import contract
+
 PROGRAM = Path(REPOSITORY, "tests/support/culprit_program.py").read_text()
 ENDS = {
     "exception": ("user_error", "ValueError: no labels"),
@@ -109,6 +111,28 @@ def test_torchrun_names_its_process(dlctl, local_site):
     start = f"{Path(sys.executable).with_name('torchrun')} --standalone --nproc-per-node {LEARNERS}"
     own = [cell for cell in ALL if not cell.how.endswith("mpi") and cell.how != "watchdog"]
     assert not wrong(dlctl, local_site, own, start, memory="1GiB")
+
+
+def host_of(job_dir: Path, rank: int) -> str:
+    found = contract.read_record(
+        contract.Status, job_dir / contract.status_file(1, "learner", rank)
+    )
+    return found.host if found else ""
+
+
+def test_the_node_is_named_whose_learner_used_too_much_memory(dlctl, cluster_site):
+    """Slurm counts the memory of a node's part of a step, and kills the whole step."""
+    folder = write_training(
+        dlctl.cwd, {"command": f"exec {cluster_site.python} program.py memory 1"},
+        {"program.py": PROGRAM}, learners=LEARNERS, nodes=2, memory="300MiB", retries=0,
+    )  # fmt: skip
+    training_id = submit(dlctl, cluster_site, folder)
+    wait_for_state(dlctl, training_id, "FAILED", timeout_s=280)
+    found = verdict(job_dir := cluster_site.job_dir(training_id), 1)
+    assert found is not None and found.evidence is not None
+    hosts = [host_of(job_dir, n) for n in (1, 3)]
+    assert (found.kind, found.evidence.host) == ("out_of_memory", hosts[0]) != ("", hosts[1])
+    assert "dlctl resume" in found.hint and "--memory 600MiB" in found.hint
 
 
 @pytest.mark.long

@@ -81,7 +81,10 @@ def _rule(
 
 LEARNER, LAUNCHER, JOB = Place
 KIND = VerdictKind
-OVER_MEMORY = re.compile(r"(?i)exceeded (?:job )?memory limit|oom.?kill|out of memory")
+OVER_MEMORY = re.compile(
+    r"(?i)(?:slurmstepd-(?P<host>[\w.-]+): .*)?"
+    r"(?:exceeded (?:job )?memory limit|oom.?kill|out of memory)"
+)
 """How Slurm says that it killed a step for its memory."""
 
 UNREACHED = re.compile(

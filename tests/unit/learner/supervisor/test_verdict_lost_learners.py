@@ -84,6 +84,19 @@ def test_the_launchers_output_explains_why_all_learners_are_gone(judge, line, re
     assert hint in verdict.hint
 
 
+def test_the_node_whose_step_had_too_much_is_named_not_a_learner_that_was_killed_with_it(judge):
+    """Slurm kills the whole step where it counts the memory of a node's part of it."""
+    line = "slurmstepd-n1: error: StepId=2.1 exceeded memory limit (972316672 > 629145600), being"
+    killed = replace(ended("epoch 1", rank=1, exit_code=None), signal=9)
+    verdict = judge(killed, (line, "srun: error: n2: task 1: Killed"))
+    assert (verdict.kind, verdict.evidence.host) == ("out_of_memory", "n1")
+    assert verdict.reason.endswith(line) and "--memory" in verdict.hint
+    line = line.replace("n1", "n2")
+    assert judge(killed, (line,)).reason.startswith(
+        "Learner 1 on n2 was killed by signal 9, by its"
+    )
+
+
 MPI_NOISE = ["-----", "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "-----"]
 WHOLE_LOG = "See its whole log: dlctl logs ID --learner 1 --debug"
 
