@@ -233,6 +233,14 @@ def _removal(session: Session, record: Record) -> str:
     return f"{functions}\ncd {shlex.quote(session.site.root)} || exit 0\nremove_training {words}"
 
 
+def is_deleted(transport: Transport, record: Record) -> bool:
+    """Return whether the site answers that there is no job directory any more, not even a part."""
+    with contextlib.suppress(TransportError):
+        script = f"[ -d {shlex.quote(record.job_dir)} ] || echo gone"
+        return transport.run(script).text.strip() == "gone"
+    return False
+
+
 @contextlib.contextmanager
 def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
     """Say that a training was deleted, instead of an error that only follows from that.
@@ -243,11 +251,7 @@ def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
     try:
         yield
     except DlctlError as error:
-        is_gone = False
-        with contextlib.suppress(TransportError):
-            script = f"[ -d {shlex.quote(record.job_dir)} ] || echo gone"
-            is_gone = not record.is_gone and transport.run(script).text.strip() == "gone"
-        if not is_gone:
+        if record.is_gone or not is_deleted(transport, record):
             raise
         raise RecordError(
             f"{record.training_id} was deleted meanwhile: {transport.name} has no "

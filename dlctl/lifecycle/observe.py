@@ -328,7 +328,8 @@ def _gone(record: Record, observation: Observation, wall_s: float) -> Record:
     """Report that somebody removed the job directory; files left in it prove nothing."""
     if not observation.queue_answered:
         return _without_queue(record, observation, wall_s)
-    hint = f"`dlctl fetch results {record.training_id}` brings results that may still be there"
+    hint = f"`dlctl fetch results {record.training_id}` brings what may be left of it, "
+    hint += f"`dlctl delete {record.training_id}` forgets it"
     if record.state.final and record.state is not State.HALTED:  # how it ended stays true
         reason = record.reason.removesuffix(GONE).rstrip("; .")
         return _in_state(record, wall_s, record.state, f"{reason}; {GONE}".lstrip("; "), hint)

@@ -15,7 +15,7 @@ from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.files.small_files import read_files
 from dlctl.files.upload import Tree
-from dlctl.lifecycle.end import fence, interrupted, only, unless_deleted
+from dlctl.lifecycle.end import fence, interrupted, is_deleted, only, unless_deleted
 from dlctl.lifecycle.many import ask_all
 from dlctl.lifecycle.observe import JOB_HAS_ENDED
 from dlctl.lifecycle.session import Session
@@ -32,6 +32,7 @@ from dlctl.lifecycle.submit import (
 from dlctl.lifecycle.watch import refresh
 from dlctl.manifest.overrides import Overrides
 from dlctl.record import Record, RecordStore
+from dlctl.record.batches import forget
 from dlctl.request import attempts
 from dlctl.request.attempts import AttemptFiles
 from dlctl.request.bundle import differences
@@ -69,6 +70,7 @@ def resume(
         known = _resume(session, record, store, rebuild, changes, new_code, on_line)
         if has_folder and known.is_gone:  # seen by the look at what became of it
             raise RecordError(known.reason, hint=known.hint)
+    forget(store, record.training_id, interrupted)
     return known
 
 
@@ -161,6 +163,11 @@ def _resumable(session: Session, record: Record, store: RecordStore) -> Record:
         raise RecordError(
             f"there is nothing to resume: {record.training_id} is {record.state}{why}",
             hint=record.show_command,
+        )
+    if record.is_gone and is_deleted(session.transport, record):
+        raise RecordError(
+            f"there is nothing to resume: {record.training_id} is {record.state}: {record.reason}",
+            hint=f"submit it again; `dlctl delete {record.training_id}` forgets this one",
         )
     return record
 

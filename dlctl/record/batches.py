@@ -15,7 +15,7 @@ import contextlib
 import json
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,10 +168,21 @@ def finish(store: RecordStore, batch: Batch) -> None:
     """Forget a submission: all is asked, and the answers are known and printed."""
     if batch.lock is None:
         return
-    with contextlib.suppress(RecordError):  # else the same command only shows them once more
-        query = "DELETE FROM submissions WHERE token = ?"
-        store.change(lambda connection: connection.execute(query, [batch.token]))
+    _remove(store, batch.token)
     let_go(store, batch)
+
+
+def forget(store: RecordStore, training_id: str, is_open: Callable[[Record], bool]) -> None:
+    """Forget the submissions of a training that were broken off, and that nothing is left of.
+
+    Args:
+        is_open: Whether a training still has to be submitted.
+    """
+    rows = [row for row in _rows(store) if training_id in json.loads(row["ids"])]
+    known = {record.training_id: record for record in store.all()} if rows else {}
+    for row in rows:
+        if not any(is_open(known[each]) for each in json.loads(row["ids"]) if each in known):
+            _remove(store, row["token"])
 
 
 def let_go(store: RecordStore, batch: Batch) -> None:
@@ -181,6 +192,12 @@ def let_go(store: RecordStore, batch: Batch) -> None:
     batch.lock.close()
     with contextlib.suppress(OSError):
         _lock_file(store, batch.token).unlink(missing_ok=True)
+
+
+def _remove(store: RecordStore, token: str) -> None:
+    query = "DELETE FROM submissions WHERE token = ?"
+    with contextlib.suppress(RecordError):  # else the same command only shows them once more
+        store.change(lambda connection: connection.execute(query, [token]))
 
 
 def _rows(store: RecordStore) -> list[sqlite3.Row]:

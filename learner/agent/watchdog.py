@@ -249,7 +249,8 @@ class Watchdog:
         if now >= self._look_at:
             self._look_at = now + POLL_S
             self._look_outside()
-            self._look_at_log(now)
+            if self.stop is Stop.NONE:  # a shell prints which signal has ended its program
+                self._look_at_log(now)
         self._escalate(now)
         progress, warning = self._progress()
         if self._stuck:
@@ -388,7 +389,9 @@ class Watchdog:
         )
         state, reason = conclude(returncode, traits, self.stop, killed, finished)
         code, number = decode_exit(returncode, traits)
-        if self._stuck and number is not None and state is State.HALTED:
+        # The shell around a command hides by which signal its program ended.
+        ended_by_signal = number is not None or self.overdue or not self._halt_pids
+        if self._stuck and ended_by_signal and state is State.HALTED:
             state, reason = State.FAILED, STUCK
         words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
         progress, warning = self._progress()

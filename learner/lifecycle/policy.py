@@ -78,8 +78,13 @@ def decide(
     objection = _NEVER.get(kind, "") or _used_up(lifecycle, verdicts) or _stuck(verdicts)
     if objection:
         return Action(Next.STOP, objection)
+    why = "the training begins again: it has written no checkpoint"
+    if has_trained:
+        why = "the training is done, and its results are stored"
+    elif newest.progress >= 0:
+        why = "the training continues from its newest checkpoint"
     following = Action(
-        Next.CONTINUE, "the training continues from its newest checkpoint", newest.attempt + 1,
+        Next.CONTINUE, why, newest.attempt + 1,
         not_before=now, exclude=_avoided(verdicts, now), time_s=_rest_s(lifecycle, verdicts),
     )  # fmt: skip
     if kind in _NOT_FAULTS:

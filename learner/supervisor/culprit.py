@@ -135,7 +135,9 @@ class Ends:
         at_once = [each for each in done if each.rank not in reported]
         lost = any(each.exit_code == LOST_OTHERS for each in self.statuses)
         by_mpi = lost and any(map(launcher.stops, words))
-        is_cause = bool(at_once) or by_mpi or any(map(launcher.ends_the_rest, words))
+        ranks = [each.rank for each in done]
+        by_launcher = any(launcher.ends_the_rest(word, ranks) for word in words)
+        is_cause = bool(at_once) or by_mpi or by_launcher
         early = at_once or done
         return min(early, key=lambda each: each.heartbeat_at) if early and is_cause else None
 

@@ -44,6 +44,7 @@ from learner.supervisor.explanation import (
     own_words,
     read_words,
     says_why,
+    see_log,
 )
 from learner.supervisor.statuses import Observed
 
@@ -204,7 +205,8 @@ def _with_others(plan: Plan, ends: Ends, suspects: list[Suspect]) -> Outcome:
     if first.standing is Standing.OF_OTHERS and left:
         who = _ranks([each.rank for each in left])
         reason = f"{first.outcome.reason.rstrip('.')}; {who} had ended before, with exit code 0."
-        return replace(first.outcome, reason=reason)
+        hint = f"{see_log(plan, left[0].rank)}; all learners have to take equally many steps."
+        return replace(first.outcome, reason=reason, hint=hint)
     return first.outcome
 
 

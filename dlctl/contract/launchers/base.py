@@ -76,7 +76,8 @@ class Launcher:
         end: how it says that a process has ended; a group that begins with `ranks` has the ranks.
         stop: how it begins to say that it ends the others; what it says then is no cause.
         killed: how it says that it has killed all of them.
-        rest: how it says that it ends the rest of them because one has ended with exit code 0.
+        rest: how it says that it ends the rest of them because one has ended with exit code 0; a
+            group `rank` has the one.
     """
 
     kind = "direct"
@@ -115,9 +116,15 @@ class Launcher:
         """Return whether a line says that the launcher has killed all its processes at once."""
         return self.killed is not None and self.killed.search(line) is not None
 
-    def ends_the_rest(self, line: str) -> bool:
-        """Return whether a line says that one end with exit code 0 has ended the others."""
-        return self.rest is not None and self.rest.search(line) is not None
+    def ends_the_rest(self, line: str, done: Sequence[int]) -> bool:
+        """Return whether a line says that an end with exit code 0 has ended the others.
+
+        Args:
+            done: the ranks that have ended so.
+        """
+        found = self.rest.search(line) if self.rest is not None else None
+        rank = found and found.groupdict().get("rank")
+        return found is not None and (rank is None or int(rank) in done)
 
     def argv(self, request: LaunchRequest) -> list[str]:  # noqa: ARG002
         """Return the command in front of the program."""

@@ -42,7 +42,9 @@ class Srun(Launcher):
     end = re.compile(r": tasks? (?P<ranks>\d[\d,-]*): (?!Exited with exit code 0$|running)[A-Z]")
     stop = re.compile(r"Terminating StepId|Job step aborted|\*\*\* STEP ")
     killed = re.compile(r": tasks? \d[\d,-]*: Killed$")
-    rest = re.compile(r"First task exited \d+s ago")
+    rest = re.compile(
+        r"First task exited \d+s ago|mpi/pmix.* Error handler invoked: .*:(?P<rank>\d+)\]"
+    )
 
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return srun with the shape of the step; one learner's end ends the step."""

@@ -178,8 +178,7 @@ RULES = (
     ),
     _rule(
         r"ModuleNotFoundError: No module named", LEARNER, KIND.USER_ERROR,
-        "Add its package to `requirements` in the manifest and submit again: dlctl submit "
-        "manifest.yml",
+        "Add its package to `requirements` in the manifest, then: dlctl resume {id} --code",
     ),
     _rule(
         r"ImportError:", LEARNER, KIND.USER_ERROR,
@@ -229,7 +228,8 @@ RULES = (
     ),
     _rule(
         r"[Aa]ddress already in use|EADDRINUSE", LEARNER, KIND.NETWORK,
-        "Another job took the port: submit again.",
+        "Another program had the port. Let yours listen at $MASTER_PORT, then: dlctl resume {id} "
+        "--code; if it does, only try again: dlctl resume {id}",
     ),
     _rule(
         r"MPI_ERR_(?:INTERN|UNKNOWN|OTHER)\b|Unable to find reachable pairing"

@@ -106,6 +106,18 @@ def test_an_answer_that_was_lost_is_looked_up_by_the_same_command(tmp_path):
     assert (sent.settled().state, sent.one().job_id) == (State.PENDING, "2"), "at once"
 
 
+def test_what_resume_has_submitted_is_not_taken_up_by_the_same_command(tmp_path):
+    """The command said, a day later, that it took up a training that had long completed."""
+    scene = Scene(tmp_path)
+    wanted = [Wanted(lambda training_id, _: scene.request(training_id))]
+    bad = scene.connect(BadTransport(3, "before"))
+    with pytest.raises(SubmitUnknown):
+        submit_all(bad, scene.store, "command", wanted).settled()
+    assert go_on(scene).job_id == "1"
+    sent = submit_all(scene.session, scene.store, "command", wanted)
+    assert (sent.settled().job_id, len(scene.store.all())) == ("2", 2)
+
+
 # A full disk stops a submission or its end; with room again, both go on ---------------------------
 
 

@@ -1,6 +1,7 @@
 """A site's purge of old files, damage, and other users: what was sent is checked and sent again."""
 
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +115,24 @@ def test_a_training_whose_files_were_purged_is_resumed_with_the_folder(scene):
     assert (code / "train.py").read_text() == "print('hi')\n"
     assert (code / "a b/data.txt").read_text() == "x"
     assert (code / "written by the program").exists()
+
+
+@pytest.mark.parametrize("new_code", [False, True])
+def test_a_training_whose_job_directory_is_gone_is_not_resumed_but_forgotten(scene, new_code):
+    """The hints named two commands in turn, neither of which could bring anything."""
+    record = send(scene)
+    fail_newest(scene)
+    shutil.rmtree(record.job_dir)
+    known = look(scene)
+    forget = f"`dlctl delete {record.training_id}` forgets"
+    assert forget in known.hint
+    for _ in range(2):
+        with pytest.raises(RecordError, match="its job directory is gone from the site") as error:
+            go_on(scene, new_code=new_code)
+        assert (forget in error.value.hint, error.value.hint.count("dlctl")) == (True, 1)
+    assert not Path(record.job_dir).exists()
+    delete(scene.session, scene.store.all()[0], scene.store)
+    assert scene.store.all() == []
 
 
 # Damaged ------------------------------------------------------------------------------------------

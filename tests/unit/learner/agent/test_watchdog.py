@@ -12,13 +12,14 @@ from repository import REPOSITORY
 from scheduler_plan import make_plan
 
 from dlctl.contract import Directive, State, Status, attempt_dir, read_record
+from learner.agent import watchdog
 from learner.agent.stacks import Stacks
 from learner.agent.watchdog import Program, Stop, Watchdog, conclude, decode_exit
 from learner.frameworks import COMMAND
 from learner.frameworks import LOOP as BUILT_IN
 from learner.job import status as heartbeat
 from learner.job.metrics import finished_file
-from learner.job.status import Heartbeat, last_lines
+from learner.job.status import STUCK, Heartbeat, last_lines
 from learner.supervisor.explanation import explain
 from learner.supervisor.worker_group.worker import is_too_slow
 from learner.system import processes
@@ -129,6 +130,36 @@ def test_progress_of_the_loop_is_merged_and_halt_waits_for_its_handler(tmp_path)
     assert (status.state, status.exit_code) == (State.HALTED, 85), last_lines(tmp_path / "log")
     assert (status.step, status.epoch, status.metrics) == (7, 2, {"loss": 0.5})
     assert status.done == 1.0
+
+
+@pytest.mark.parametrize(("handles", "state"), [(False, State.FAILED), (True, State.HALTED)])
+@pytest.mark.parametrize("end", ["", "\nexit 85"])
+def test_a_shell_says_of_a_program_that_hung_in_mpi_that_it_was_halted(
+    tmp_path, monkeypatch, handles, state, end
+):
+    """Only with `exec` the watchdog saw the signal: else a chain of jobs repeated the hang."""
+    monkeypatch.setattr(watchdog, "STUCK_S", 0.0)
+    monkeypatch.setattr(watchdog, "POLL_S", 0.05)
+    monkeypatch.setattr(Watchdog, "_has_mpi", lambda _: True)
+
+    class Halts(Silent):
+        def directive(self):
+            hangs = "in MPI" in read_record(Status, heart.path).reason
+            return Directive("halt", "the time limit is near", 0.0, grace_s=5) if hangs else None
+
+    code = "import signal, time, threading; signal.signal(signal.SIGUSR2, signal.SIG_DFL)\n"
+    if handles:  # it saves, and ends
+        code = "import os, signal, time, threading\n"
+        code += "signal.signal(signal.SIGUSR2, lambda *_: os._exit(0))\n"
+    code += "threading.Thread(target=time.sleep, args=[9]).start(); raise ValueError('no labels')"
+    shell = f"trap 'exit 85' USR2; {sys.executable} -c \"$CODE\"{end}"
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["/bin/sh", "-c", shell], {**os.environ, "CODE": code}, tmp_path,
+                      tmp_path / "log", SHELL, tmp_path / "progress.json")  # fmt: skip
+    Watchdog(program, heart, Halts(), HaltFlag()).run()
+    status = read_record(Status, heart.path)
+    assert status.state is state, last_lines(tmp_path / "log")
+    assert (status.reason == STUCK) is (state is State.FAILED)
 
 
 def test_a_loop_that_does_not_save_in_time_is_reported_as_too_slow(tmp_path):

@@ -78,6 +78,16 @@ def test_a_program_that_asks_for_another_attempt_needs_no_checkpoint():
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED])
+def test_what_goes_on_without_a_checkpoint_is_not_said_to_have_one(kind):
+    action = after(ended(1, kind, progress=-1))
+    assert action.kind is Next.CONTINUE
+    assert action.why == "the training begins again: it has written no checkpoint"
+    assert after(ended(1, kind)).why == "the training continues from its newest checkpoint"
+    stores = decide(Lifecycle(), [ended(1, kind, progress=-1)], NOW, has_trained=True)
+    assert stores.why == "the training is done, and its results are stored"
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED])
 def test_the_end_of_a_job_is_no_fault(kind):
     many = [ended(n, kind, n, state=State.HALTED) for n in range(1, 50)]
     action = after(*many, retries=0)

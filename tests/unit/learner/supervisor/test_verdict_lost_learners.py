@@ -228,7 +228,7 @@ def test_no_learner_of_an_ended_attempt_is_shown_as_training(plan, tmp_path):
 
 @pytest.mark.parametrize(("command", "hint"), [
     ("torchrun --nnodes 2 train.py", "Use python instead of torchrun"),
-    ("python train.py", "Another job took the port"),
+    ("python train.py", "Another program had the port"),
 ])  # fmt: skip
 def test_torchruns_that_meet_at_one_port_are_the_commands_fault(judge, plan, command, hint):
     plan = replace(plan, framework=replace(plan.framework, command=command, job=None))

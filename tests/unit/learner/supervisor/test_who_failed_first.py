@@ -340,12 +340,16 @@ FATAL = ["[n1:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator wi
          'prterun has exited due to process rank 0 with PID 0 on node n1 calling']  # fmt: skip
 WAITED = ["srun: First task exited 5s ago", "srun: StepId=1.1 task 0: running",
           "srun: StepId=1.1 task 1: exited", "srun: Terminating StepId=1.1"]  # fmt: skip
+PMIX = ("slurmstepd-n1: error:  mpi/pmix_v4: _errhandler: n1 [0]: pmixp_client_v2.c:211: Error "
+        "handler invoked: status = -61, source = [slurm.pmix.67.1:1]")  # fmt: skip
+"""Of Slurm 22.05, where task 1 has left without MPI_Finalize."""
 
 
 @pytest.mark.parametrize(("launcher", "victim", "said"), [
     ("Open MPI 5", VICTIMS["MPI ended it"], FATAL),
     ("srun", VICTIMS["MPI ended it"], STEP_KILLED),
     ("srun", VICTIMS["its watchdog got SIGTERM first"], WAITED),
+    ("srun", VICTIMS["it was killed with its watchdog"], [PMIX, *STEP_KILLED]),
     ("MPICH", VICTIMS["it was killed with its watchdog"], MPICH_KILLED),
 ])  # fmt: skip
 def test_a_learner_that_left_early_is_blamed_if_its_launcher_ended_the_others(
@@ -354,6 +358,12 @@ def test_a_learner_that_left_early_is_blamed_if_its_launcher_ended_the_others(
     outcome = judge(plan, launcher, 1, EARLY, victim, 9.0, said)
     assert (outcome.kind, outcome.evidence.rank) == (K.USER_ERROR, 1)
     assert "Learner 1 on n2 ended with exit code 0 before the others" in outcome.reason
+
+
+def test_a_learner_that_had_ended_well_is_not_blamed_where_slurm_names_another(plan):
+    victim = VICTIMS["it was killed with its watchdog"]
+    said = [PMIX.replace(":1]", ":0]"), *STEP_KILLED]
+    assert judge(plan, "srun", 1, EARLY, victim, 9.0, said).evidence.rank == 0
 
 
 def test_a_program_may_end_with_mpis_exit_code_itself(plan):
@@ -367,6 +377,9 @@ def test_who_had_ended_before_is_said_of_a_lost_connection(plan):
     assert (outcome.kind, outcome.evidence.rank) == (K.NETWORK, 0)
     assert outcome.reason.endswith("Connection closed by peer [10.0.0.1]:5; learner 1 had ended "
                                    "before, with exit code 0.")  # fmt: skip
+    assert f"dlctl logs {plan.training_id} --learner 1 --debug" in outcome.hint, (
+        "not to resume, and lose it again"
+    )
 
 
 SCANCEL = [
