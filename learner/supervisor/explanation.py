@@ -71,9 +71,13 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
         reason = status.reason or "failed"
         if number is None and status.exit_code not in EXIT_CODES:
             kind = VerdictKind.UNKNOWN if status.exit_code is None else _kind_of_silence(plan)
-            return failed(
-                kind, f"{who}: {reason.rstrip('.')}.", see_log(plan, status.rank), evidence
-            )
+            if status.last_lines:
+                hint = see_log(plan, status.rank)
+                return failed(kind, f"{who}: {reason.rstrip('.')}.", hint, evidence)
+            hint = f"Have it print why it ends; then: dlctl resume {plan.training_id} --code"
+            hint = hint if plan.framework.command else see_log(plan, status.rank)
+            reason = f"{who}: {reason.rstrip('.')}; it printed nothing."
+            return failed(kind, reason, hint, evidence)
     if status.reason == STUCK:
         kind, what, _ = read_words(plan, status.last_lines, None, status.rank)
         hint = "Run `python -m mpi4py …`, which ends all learners if one raises an exception."
@@ -204,7 +208,7 @@ def _read(plan: Plan, lines: list[str], exit_code: int | None, rank: int) -> Rea
     if not lines:
         return Reading(VerdictKind.USER_ERROR, "it printed nothing.", see_log(plan, rank))
     last = (errors or lines)[-1]
-    what = _placed(lines, last) if errors else last.strip()
+    what = _placed(lines, last) if errors else last.strip() + ("" if own else " (its last line)")
     kind = VerdictKind.USER_ERROR if own or errors else _kind_of_silence(plan)
     return Reading(kind, what, see_log(plan, rank))
 

@@ -279,6 +279,8 @@ def _by_rule(plan: Plan, found: tuple[Rule, str], evidence: Evidence) -> Outcome
     rule, line = found
     hint = filled(rule.hint, plan)
     evidence = replace(evidence, host=blamed_host(*found) or evidence.host)
+    if rule.kind is VerdictKind.OUT_OF_MEMORY and max(plan.resources.learners_per_node) > 1:
+        evidence = replace(evidence, role="")  # any of the node's learners may have used too much
     return failed(rule.kind, f"{rule.sentence}: {line.strip()}", hint, evidence)
 
 

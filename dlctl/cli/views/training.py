@@ -229,7 +229,7 @@ def _evidence(evidence: Evidence) -> str:
     parts = [_whose(evidence) if evidence.role else evidence.host]
     for code, word in ((evidence.exit_code, "exit code"), (evidence.signal, "signal")):
         parts[0] += f", {word} {code}" if evidence.role and code is not None else ""
-    if evidence.scheduler_state:
+    if evidence.scheduler_state and evidence.scheduler_state != "RUNNING":
         why = f" ({evidence.scheduler_reason})" if evidence.scheduler_reason else ""
         parts.append(f"the scheduler says {evidence.scheduler_state}{why}")
     return "; ".join(filter(None, parts))

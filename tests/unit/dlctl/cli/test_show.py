@@ -332,14 +332,16 @@ def shown(**more):
 def test_a_fault_its_evidence_and_the_retry():
     told = shown(
         kind=VerdictKind.GPU_ERROR,
-        evidence=Evidence("learner", 1, "n2", 3, None, ["broken"], "RUNNING", ""),
+        evidence=Evidence("learner", 1, "n2", 3, None, ["broken"], "TIMEOUT", ""),
         action=Action(
             Next.RETRY, "retry 1 of 3, from the newest checkpoint", 2, "job", exclude=["n2"],
             memory_factor=1.5, not_before=time.time() + 100,
         ),
     )  # fmt: skip
     assert told["kind"] == "gpu_error"
-    assert told["evidence"] == "learner 1 on n2, exit code 3; the scheduler says RUNNING"
+    assert told["evidence"] == "learner 1 on n2, exit code 3; the scheduler says TIMEOUT"
+    runs = Evidence("learner", 1, "n2", 3, None, ["broken"], "RUNNING", "")
+    assert shown(evidence=runs)["evidence"] == "learner 1 on n2, exit code 3"
     assert told["next"].startswith(
         "attempt 2, submitted by the ending job: retry 1 of 3, from the newest checkpoint; "
         "not on n2; with 1.5 times the memory; in "

@@ -47,7 +47,7 @@ def test_completes_with_indexed_results(tmp_path):
         (
             f"{PY} -c 'import nope_nope'",
             "No module named 'nope_nope'",
-            "`requirements` in the manifest, then: dlctl resume t-1 --code",
+            "`requirements` in the manifest, then: dlctl resume t-",
         ),
         ("kill -9 $$", "signal 9, from outside, or because the machine ran out of", "resume t-"),
     ],

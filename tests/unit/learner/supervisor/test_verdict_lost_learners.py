@@ -91,6 +91,7 @@ def test_the_node_whose_step_had_too_much_is_named_not_a_learner_that_was_killed
     verdict = judge(killed, (line, "srun: error: n2: task 1: Killed"))
     assert (verdict.kind, verdict.evidence.host) == ("out_of_memory", "n1")
     assert verdict.reason.endswith(line) and "--memory" in verdict.hint
+    assert verdict.evidence.role == "", "which of its learners used too much is not known"
     line = line.replace("n1", "n2")
     assert judge(killed, (line,)).reason.startswith(
         "Learner 1 on n2 was killed by signal 9, by its"
@@ -155,7 +156,7 @@ def test_an_error_in_the_users_program_is_shown_with_its_line(judge, capsys):
 
 def test_a_warning_of_the_loop_is_not_the_reason_of_its_end(judge):
     verdict = judge(ended("[rank 0 on n1] WARNING: no GPU", "mmap: permission denied"))
-    assert verdict.reason.endswith("exit code 1: mmap: permission denied")
+    assert verdict.reason.endswith("exit code 1: mmap: permission denied (its last line)")
 
 
 @pytest.mark.parametrize(

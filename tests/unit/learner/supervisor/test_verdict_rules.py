@@ -146,7 +146,7 @@ def test_last_words_count_more_than_that_slurm_ended_the_step(plan):
         (78, K.USER_ERROR, "exit code 78: the program says that another attempt would fail, too: "
          "no licence"),
         (139, K.UNKNOWN, "was killed by signal 11 (segmentation fault)."),
-        (3, K.UNKNOWN, "exit code 3: no licence"),  # of the built-in loop, which prints why it ends
+        (3, K.UNKNOWN, "exit code 3: no licence (its last line)"),
     ],
 )  # fmt: skip
 def test_an_exit_code_says_what_it_means(plan, code, kind, reason):
@@ -199,6 +199,15 @@ def test_learners_that_slurm_ended_are_no_network_fault(plan):
     assert decide(plan, Observed([first, second], 1, [], terminated)).state is State.HALTED
     ended = "slurmstepd: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-11-23T10:00:00 ***"
     assert decide(plan, Observed([first, second], 1, [ended], None)).kind == K.SCHEDULER
+
+
+def test_a_learner_that_printed_nothing_has_no_log_to_see(plan):
+    own = replace(plan.framework, command="python train.py", job=None)
+    command = replace(plan, framework=own)
+    failed = status(0, State.FAILED, exit_code=3, last_lines=[], reason="exit code 3")
+    outcome = judge(command, failed)
+    assert outcome.reason == "Learner 0 on n1: exit code 3; it printed nothing."
+    assert outcome.hint.startswith("Have it print why it ends; then: dlctl resume ")
 
 
 def test_a_silent_exit_while_slurm_loses_a_node_is_not_the_programs(plan):
