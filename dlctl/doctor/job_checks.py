@@ -120,6 +120,7 @@ def _ending(chain: Chain, job: Job) -> None:
     if job.record.state is State.COMPLETED:
         return chain.add("job", OK, f"job {job.record.job_id} ran on {hosts}")
     fix = job.verdict.hint if job.verdict else ""
+    fix = fix.replace(f"dlctl resume {job.record.training_id}", f"dlctl doctor {chain.site} --deep")
     if not fix or job.record.training_id in fix:
         fix = f"`dlctl doctor {chain.site} --deep --bundle FILE` keeps its logs"
     return chain.add("job", BROKEN, f"{job.record.state} on {hosts}: {job.record.reason}", fix)

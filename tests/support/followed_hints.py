@@ -60,9 +60,12 @@ MODELS = [
     Hinted("models update {model} --remove-tag x", ["models show {model}"]),
     Hinted(
         "models delete {model}@1 --yes",
-        ["models update {model}@N --alias best", "models update {model} --remove-alias best"],
+        [
+            "models update {model}@N --alias best",
+            "models update {model} --remove-alias best",
+            "models delete {model}@2",
+        ],
     ),
-    Hinted("models delete {model}@1 --yes", ["models delete {model}@2"]),
     Hinted("models delete {model}@1 --yes", ["models delete {model}"]),
 ]
 MANY = [
