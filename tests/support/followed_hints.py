@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-FILLED = {"FOLDER": "t", "SITE": "local", "NAME": "other", "N": "1", "FILE": "best.yml"}
+FILLED = {
+    "FOLDER": "t", "SITE": "local", "NAME": "other", "N": "1", "FILE": "best.yml", "user": "local",
+}  # fmt: skip
 """What a person puts in the place of a word in capitals."""
-ASKS = ("delete", "models delete")
+ASKS = ("delete", "models delete", "prune")
 """Commands that ask first; a test has no terminal."""
 
 
@@ -34,6 +36,7 @@ LOOKING = [
     Hinted("models create --from {failed}", ["logs {failed}", "resume {failed}"]),
     Hinted("metrics --follow {done}", ["watch {done}"]),
     Hinted("watch {done} --json", ["metrics --follow --json {done}"]),
+    Hinted("checkpoints list {done}", ["checkpoints verify {done}"]),
     Hinted("ps", ["list"]),
     Hinted("schema nosuch", ["schema"]),
     Hinted("frameworks show nosuch", ["frameworks list"]),
@@ -48,12 +51,36 @@ SITES = [
     Hinted("doctor local", ["doctor local --deep"]),
     Hinted("doctor --deep", ["doctor SITE --deep"]),
     Hinted("du here", ["prune here --older-than 30d --dry-run"]),
+    Hinted("models create --from {done} --site here", ["models create --from ID"]),
+    Hinted("sites show nowhere", ["sites add nowhere user@host"], is_over=True),
 ]
+LOST = [
+    Hinted("resume {failed}", ["fetch results {failed}", "resume --code {failed}"]),
+]
+"""Once the files of its attempts are gone."""
+GONE = [
+    Hinted("fetch results {done}", ["delete {done}"]),
+    Hinted("prune local --older-than 0s", ["prune"]),
+]
+"""Once its job directory is gone."""
 RUNNING = [
     Hinted("stores save {running}", ["show {running}"]),
     Hinted("cancel --dry-run {running}", ["halt {running}"]),
     Hinted("delete {other} --yes", ["cancel {other}"], is_over=True),
 ]
+DAMAGED = [
+    Hinted(
+        "models show {model} --verify",
+        ["models show {model}@1 --json", "models update {model} FOLDER"],
+        is_over=True,
+    ),
+    Hinted(
+        "submit weights.yml",
+        ["models update {model} FOLDER", "models show {model}@1 --verify"],
+        is_over=True,
+    ),
+]
+"""While a stored file is damaged; both rows begin so."""
 MODELS = [
     Hinted("models list", ["models create FOLDER", "models list --site SITE"]),
     Hinted("models show none", ["models list"]),
@@ -69,10 +96,17 @@ MODELS = [
     Hinted("models delete {model}@1 --yes", ["models delete {model}"]),
 ]
 MANY = [
-    Hinted("submit t/manifest.yml --repeat 2", ["list --tag batch-*"]),
+    Hinted("show", ["list", "submit manifest.yml"], is_over=True),
+    Hinted("run", ["submit"]),
+    Hinted("submit t/manifest.yml", ["logs --follow t-*"]),
+    Hinted("submit t/manifest.yml --repeat 10", ["list --tag batch-*"]),
+    Hinted("du local", ["du local --all", "prune local --older-than 30d --dry-run"]),
     Hinted("submit t/manifest.yml --repeat 99999999", ["search init"]),
 ]
-ALL = [*LOOKING, *SITES, *RUNNING, *MODELS, *MANY]
+SET_UP = [Hinted("render t/manifest.yml --site bare", ["sites setup bare"], is_over=True)]
+TOPICS = ["config site", "sites list", "stores list"]
+"""Help texts and descriptions name these."""
+ALL = [*LOOKING, *SITES, *LOST, *GONE, *RUNNING, *DAMAGED, *MODELS, *MANY, *SET_UP]
 
 _VERDICT = "cluster/test_hints_run.py::test_the_command_of_each_hint_ends_its_situation"
 _WAITS = "cluster/test_logs_and_waits.py::test_a_job_says_why_it_waits_and_what_to_do"
