@@ -98,7 +98,7 @@ def test_what_commands_say_of_trainings_and_sites_can_be_followed(dlctl, local_s
     wait_for_state(dlctl, failed, "FAILED")
     shutil.rmtree(local_site.job_dir(done))
     assert_right(follow(dlctl, GONE, **ids))
-    for topic in TOPICS:
+    for topic in TOPICS.values():
         dlctl(*topic.split(), ok=True)
 
 

@@ -116,22 +116,23 @@ def wait_for_reason(dlctl, training_id: str, word: str) -> dict:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    ("change", "back", "word", "commands"),
+    ("changes", "word", "resume"),
     [
-        ("State=DOWN", "State=UP", "(PartitionDown)", ["resume ID --partition NAME"]),
-        ("MaxNodes=1", "MaxNodes=UNLIMITED", "(PartitionNodeLimit)", ["resume ID --nodes N"]),
+        (["State=DOWN"], "(PartitionDown)", "resume ID --partition NAME"),
+        (["State=UP", "MaxNodes=1"], "(PartitionNodeLimit)", "resume ID --nodes N"),
     ],
 )
 def test_a_job_that_waits_in_vain_starts_by_the_commands_of_its_hint(
-    dlctl, cluster_site, tmp_path, change, back, word, commands
+    dlctl, cluster_site, tmp_path, changes, word, resume
 ):
     folder = write_training(tmp_path / "job", {"command": "true"}, time="1m", learners=2, nodes=2)
-    change_partition(cluster_site.cluster, change)
+    change_partition(cluster_site.cluster, "State=DOWN")
     try:
         training_id = submit(dlctl, cluster_site, folder)
+        change_partition(cluster_site.cluster, *changes)
         hint = wait_for_reason(dlctl, training_id, word)["hint"]
         found = [command for command, _ in commands_in(hint)]
-        assert [each.replace(training_id, "ID") for each in found] == ["cancel ID", *commands]
+        assert [each.replace(training_id, "ID") for each in found] == ["cancel ID", resume]
         filled = {"NAME": "short", "N": "1"}
         if "NAME" in found[-1]:  # a partition of one node
             found[-1] += " --nodes 1"
@@ -139,7 +140,7 @@ def test_a_job_that_waits_in_vain_starts_by_the_commands_of_its_hint(
             dlctl(*(filled.get(each, each) for each in command.split()), ok=True)
         wait_for_state(dlctl, training_id, "COMPLETED")
     finally:
-        change_partition(cluster_site.cluster, back)
+        change_partition(cluster_site.cluster, "State=UP", "MaxNodes=UNLIMITED")
 
 
 @pytest.mark.cluster

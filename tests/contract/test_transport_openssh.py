@@ -10,6 +10,7 @@ import pty
 import pwd
 import re
 import secrets
+import shlex
 import select
 import signal
 import struct
@@ -24,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hints import commands_in
+from hints import commands_in, programs_in
 from ssh_servers import SSHD, block, fingerprint, free_port, make_key, running_sshd, served
 
 from dlctl.errors import (
@@ -144,11 +145,14 @@ def test_the_steps_for_a_changed_host_key_let_the_host_in(ssh_setup, lasting, tm
     transport = lasting("moved", config)
     with pytest.raises(HostKeyError, match="CHANGED") as caught:
         transport.run("true")
-    forget = re.search("ssh-keygen .*(?= ; then)", caught.value.hint)
-    assert forget, caught.value.hint
-    subprocess.run(forget[0], shell=True, check=True, capture_output=True)
-    assert known.read_text() == ""
-    by_hand = ["ssh", *transport._where, "-o", "StrictHostKeyChecking=accept-new", "moved", "true"]
+    forget, then, by_hand = caught.value.hint.partition(" ; then ")
+    ((_, forget),) = programs_in(forget)
+    subprocess.run(forget, shell=True, check=True, capture_output=True)
+    assert known.read_text() == "" and then
+    answers_yes = ["-o", "StrictHostKeyChecking=accept-new"]  # in the place of a person
+    by_hand = [*shlex.split(by_hand), "true"]
+    assert by_hand[0] == "ssh", caught.value.hint
+    by_hand[1:1] = [*transport._where, *answers_yes]
     subprocess.run(by_hand, check=True, capture_output=True)
     assert transport.run("echo x").text == "x\n"
 
@@ -266,7 +270,10 @@ def test_the_lines_for_a_server_of_old_algorithms_let_it_in(
 def test_a_server_whose_algorithms_ssh_does_not_have_is_for_its_administrators():
     said = "no matching cipher found. Their offer: arcfour,blowfish-cbc"
     hint = algorithm_hint(said, "old", "~/.ssh/config")
-    assert "newer OpenSSH" in hint and "(ssh -Q cipher)" in hint
+    assert "newer OpenSSH" in hint
+    ((_, command),) = programs_in(hint)
+    assert command == "ssh -Q cipher"
+    subprocess.run(command, shell=True, check=True, capture_output=True)
     assert algorithm_hint("Connection refused", "old", "~/.ssh/config") == ""
 
 
