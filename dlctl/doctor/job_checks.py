@@ -41,7 +41,7 @@ class Job:
     """When the job was submitted, and when it had ended, by this machine's clock."""
     answered_at: float
     own_logs: dict[str, str] = field(default_factory=dict)
-    """The output of dlctl's own programs at the site."""
+    """The output of dlctl's own programs at the site, as far as there is any file."""
 
 
 def judge_job(chain: Chain, site: Site, job: Job) -> None:
@@ -60,7 +60,7 @@ def judge_job(chain: Chain, site: Site, job: Job) -> None:
         _gpus(chain, site, answered)
         _clocks(chain, job, answered)
         return check_chaining(chain, site, _last_by_kind(job.logs[0]))
-    if job.record.state is State.FAILED and not any(job.own_logs.values()):
+    if job.record.state is State.FAILED and not job.own_logs:
         # It left nothing, not even its output: it has seen no folder.
         chain.add("shared root", BROKEN, f"the job has left nothing below {site.root}, so nodes "
                   "don't see what the login node writes there", _SHARED)  # fmt: skip

@@ -23,6 +23,7 @@ from followed_hints import (
     RUNNING,
     SET_UP,
     SITES,
+    SUMLESS,
     TOPICS,
 )
 from hints import commands_in
@@ -137,3 +138,9 @@ def test_what_commands_say_of_models_and_many_trainings_can_be_followed(dlctl, l
     for row in DAMAGED:
         Path(contract.blob_path(str(local_site.root), sha256(b"0").hexdigest())).unlink()
         assert_right(follow(dlctl, [row], model=model))
+    (programs := dlctl.cwd.parent / "bin").mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if program.name not in ("sha256sum", "shasum"):
+            (programs / program.name).symlink_to(program)
+    dlctl.env["PATH"] = str(programs)
+    assert_right(follow(dlctl, SUMLESS, model=model))

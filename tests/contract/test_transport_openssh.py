@@ -10,8 +10,8 @@ import pty
 import pwd
 import re
 import secrets
-import shlex
 import select
+import shlex
 import signal
 import struct
 import subprocess

@@ -82,6 +82,8 @@ DAMAGED = [
     ),
 ]
 """While a stored file is damaged; both rows begin so."""
+SUMLESS = [Hinted("models show {model} --verify", ["models pull {model}@*"])]
+"""Where no program can compute a SHA-256."""
 MODELS = [
     Hinted("models list", ["models create FOLDER", "models list --site SITE"]),
     Hinted("models show none", ["models list"]),
@@ -107,10 +109,13 @@ MANY = [
 SET_UP = [Hinted("render t/manifest.yml --site bare", ["sites setup bare"], is_over=True)]
 TOPICS = {"config": "config site", "sites list": "sites list", "stores list": "stores list"}
 """Help texts and descriptions name these."""
-ALL = [*LOOKING, *SITES, *LOST, *GONE, *RUNNING, *DAMAGED, *MODELS, *MANY, *SET_UP]
+ALL = [*LOOKING, *SITES, *LOST, *GONE, *RUNNING, *DAMAGED, *SUMLESS, *MODELS, *MANY, *SET_UP]
 
 _HINTS = "cluster/test_hints_run.py::"
-_WAITS = "cluster/test_logs_and_waits.py::test_a_job_that_waits_in_vain_starts_by_the_commands_of_its_hint"
+_WAITS = (
+    "cluster/test_logs_and_waits.py::"
+    "test_a_job_that_waits_in_vain_starts_by_the_commands_of_its_hint"
+)
 _CLI = "unit/dlctl/cli/test_hints_followed.py::test_the_command_of_a_hint_works_where_it_is_printed"
 _SEARCH = "cluster/test_searches.py::"
 _MENDED = _SEARCH + "test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_one"
@@ -128,8 +133,7 @@ PROVED_BY = {
     "rehearse": _SUGGEST + "test_a_restart_is_rehearsed_and_leaves_nothing_behind",
     "resume --nodes": _WAITS,
     "resume --partition": _WAITS,
-    "resume --time": "cluster/test_logs_and_waits.py::"
-    "test_a_job_says_why_it_waits_and_what_to_do",
+    "resume --time": "cluster/test_logs_and_waits.py::test_a_job_says_why_it_waits_and_what_to_do",
     "search best --manifest": _SEARCH
     + "test_trials_of_other_frameworks_get_their_own_arguments_and_the_best_one_a_manifest",
     "search scale --workers": _SEARCH
