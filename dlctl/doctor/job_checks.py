@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import StarterKind, State
 from dlctl.contract.launchers import LAUNCHERS
-from dlctl.doctor.at_site import starters_fix
+from dlctl.doctor.at_site import packages_fix, starters_fix
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.doctor.network import add_clock
 from dlctl.site_admin.setup import by_kind
@@ -159,9 +159,12 @@ def _home(chain: Chain, answered: list[dict[str, str]]) -> None:
 
 def _mpi(chain: Chain, site: Site, job: Job, answers: list[dict[str, str]]) -> None:
     if lacking := next((each["nompi"] for each in answers if "nompi" in each), ""):
-        return chain.add("mpi", WARN if job.learners == 1 else BROKEN,
-                         f"mpi4py does not start on a node: {lacking}",
-                         f"dlctl sites setup {site.name}, or load an MPI's module")  # fmt: skip
+        return chain.add(
+            "mpi",
+            WARN if job.learners == 1 else BROKEN,
+            f"mpi4py does not start on a node: {lacking}",
+            packages_fix(site),
+        )
     words = [each.get("world", "").split(" ")[0] for each in answers]
     sizes = [int(size) for size in words if size.isdecimal()]
     if not sizes:
@@ -179,8 +182,9 @@ def _mpi(chain: Chain, site: Site, job: Job, answers: list[dict[str, str]]) -> N
 def _torch(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
     node, why = _first(answered, "notorch")
     if node:
-        return chain.add("torch of nodes", BROKEN, f"does not start on {node}: {why}",
-                         f"dlctl sites setup {site.name}")  # fmt: skip
+        return chain.add(
+            "torch of nodes", BROKEN, f"does not start on {node}: {why}", packages_fix(site)
+        )
     versions = sorted(set(_by_node(answered, "torch").values()))
     if not versions:
         return chain.skip(_NOT_SO_FAR, "torch of nodes")
@@ -199,7 +203,7 @@ def _gpus(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
     if there:
         return chain.add("gpus of nodes", OK, f"torch computes on them: {there}")
     if limits and limits.gpus_per_node:
-        fix = f"install torch for CUDA: dlctl sites setup {site.name}, or load its module"
+        fix = f"install torch for CUDA, or load its module: {packages_fix(site)}"
         return chain.add("gpus of nodes", WARN, "the partition has GPUs, and torch sees none", fix)
     return chain.add("gpus of nodes", OK, "there are none, and the site's file promises none")
 
