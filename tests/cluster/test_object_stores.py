@@ -211,13 +211,13 @@ def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path):
 
 
 def test_a_cache_that_takes_no_more_names_the_command_that_lists_it(dlctl, local_site, swift, xdg):
-    name = swift.container("large", {"a": os.urandom(300_000)})
-    site = change_site(local_site, xdg.config, environment={"setup": ["ulimit -f 200"]})
+    name = swift.container("large", {"a": os.urandom(24 << 20)})
+    site = change_site(local_site, xdg.config, environment={"setup": ["ulimit -f 16000"]})
     folder, secret = of_commands(dlctl, swift, name, "true")
     training_id = submit(dlctl, site, folder, "--set", "retries=0", env=secret)
     wait_for_state(dlctl, training_id, "FAILED")
     shown = dlctl("show", training_id, "--json", ok=True).json
-    assert "File too large" in shown["reason"]
+    assert "File too large" in shown["reason"], shown
     ((command, _),) = commands_in(shown["hint"])
     assert command == "stores cache --site SITE"
     dlctl(*command.replace("SITE", site.name).split(), ok=True)

@@ -124,9 +124,10 @@ RULES = (
     ),
     _rule(
         r"has detected an attempt to run as root", LAUNCHER, KIND.SITE,
-        "Open MPI starts nothing as root. Let jobs run as an ordinary user, or set "
+        "Let jobs run as an ordinary user, or set "
         "OMPI_ALLOW_RUN_AS_ROOT: 1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: 1 in "
         "`environment.variables` of {site}'s file; then: dlctl resume {id}",
+        "Open MPI refuses to start anything as root",
     ),
     # Faults of a node: what else the lines say is their consequence.
     _rule(
