@@ -101,9 +101,16 @@ def _container(chain: Chain, site: Site, answers: Answered) -> None:
     if not site.environment.container or "root" not in answers:
         return None
     words = " ".join(site.environment.container)
+    if "not-started" in answers:
+        why = answers["not-started"][0] or "no answer"
+        fix = "correct environment.container in the site's file: it starts no program"
+        return chain.add("container", BROKEN, f"{words}: {why}", fix)
     if "not-inside" in answers:
         why = answers["not-inside"][0] or "no answer"
-        fix = f"let the container see {site.root}: an option --bind in environment.container"
+        fix = (
+            f"let the container see it: add --bind {shlex.quote(site.root)} to "
+            "environment.container, before the image"
+        )
         return chain.add("container", BROKEN, f"{words}: {site.root}: {why}", fix)
     if not (python := answers.get("host-python", [""])[0]):
         fix = "load a module that has one: environment.modules of the site's file"
@@ -112,8 +119,18 @@ def _container(chain: Chain, site: Site, answers: Answered) -> None:
     return chain.add("container", OK, f"{words}: sees the root; outside: {python}")
 
 
+def packages_fix(site: Site) -> str:
+    """Return how the site's Python gets what it lacks."""
+    if not site.environment.container:
+        return f"dlctl sites setup {site.name}"
+    return (
+        "set environment.python to a Python inside the container, 3.10 or newer, with torch, "
+        "mpi4py, h5py, numpy and watchdog, or add these to the image"
+    )
+
+
 def _python(chain: Chain, site: Site, answers: Answered) -> None:
-    setup, python = f"dlctl sites setup {site.name}", site.environment.python
+    setup, python = packages_fix(site), site.environment.python
     if python is None:
         return chain.add("python", BROKEN, "environment.python is not set", setup)
     if "python" not in answers:
@@ -130,7 +147,8 @@ def _python(chain: Chain, site: Site, answers: Answered) -> None:
     _gpus(chain, site, answers)
     if "mpi" in answers:
         return chain.add("mpi library", OK, answers["mpi"][0])
-    fix = f"{setup}, or load a module with an MPI; one learner needs none"
+    module = "" if site.environment.container else ", or load a module with an MPI"
+    fix = f"{setup}{module}; one learner needs none"
     return chain.add("mpi library", WARN, answers.get("no-mpi", ["no answer"])[0], fix)
 
 

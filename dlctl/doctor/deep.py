@@ -134,5 +134,5 @@ def _read(session: Session, record: Record, learners: int, asked_at: float) -> J
     return Job(
         record, learners, [texts[name] for name in logs], [each for each in preflights if each],
         contract.understood(contract.Verdict, contents[verdict]), asked_at, time.time(),
-        {name: texts[name] for name in own},
+        {name: texts[name] for name in own if contents[name] is not None},
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract import StarterKind, State
 from dlctl.contract.launchers import LAUNCHERS
-from dlctl.doctor.at_site import starters_fix
+from dlctl.doctor.at_site import packages_fix, starters_fix
 from dlctl.doctor.chain import BROKEN, OK, WARN, Chain
 from dlctl.doctor.network import add_clock
 from dlctl.site_admin.setup import by_kind
@@ -41,7 +41,7 @@ class Job:
     """When the job was submitted, and when it had ended, by this machine's clock."""
     answered_at: float
     own_logs: dict[str, str] = field(default_factory=dict)
-    """The output of dlctl's own programs at the site."""
+    """The output of dlctl's own programs at the site, as far as there is any file."""
 
 
 def judge_job(chain: Chain, site: Site, job: Job) -> None:
@@ -60,7 +60,7 @@ def judge_job(chain: Chain, site: Site, job: Job) -> None:
         _gpus(chain, site, answered)
         _clocks(chain, job, answered)
         return check_chaining(chain, site, _last_by_kind(job.logs[0]))
-    if job.record.state is State.FAILED and not any(job.own_logs.values()):
+    if job.record.state is State.FAILED and not job.own_logs:
         # It left nothing, not even its output: it has seen no folder.
         chain.add("shared root", BROKEN, f"the job has left nothing below {site.root}, so nodes "
                   "don't see what the login node writes there", _SHARED)  # fmt: skip
@@ -120,6 +120,7 @@ def _ending(chain: Chain, job: Job) -> None:
     if job.record.state is State.COMPLETED:
         return chain.add("job", OK, f"job {job.record.job_id} ran on {hosts}")
     fix = job.verdict.hint if job.verdict else ""
+    fix = fix.replace(f"dlctl resume {job.record.training_id}", f"dlctl doctor {chain.site} --deep")
     if not fix or job.record.training_id in fix:
         fix = f"`dlctl doctor {chain.site} --deep --bundle FILE` keeps its logs"
     return chain.add("job", BROKEN, f"{job.record.state} on {hosts}: {job.record.reason}", fix)
@@ -158,9 +159,12 @@ def _home(chain: Chain, answered: list[dict[str, str]]) -> None:
 
 def _mpi(chain: Chain, site: Site, job: Job, answers: list[dict[str, str]]) -> None:
     if lacking := next((each["nompi"] for each in answers if "nompi" in each), ""):
-        return chain.add("mpi", WARN if job.learners == 1 else BROKEN,
-                         f"mpi4py does not start on a node: {lacking}",
-                         f"dlctl sites setup {site.name}, or load an MPI's module")  # fmt: skip
+        return chain.add(
+            "mpi",
+            WARN if job.learners == 1 else BROKEN,
+            f"mpi4py does not start on a node: {lacking}",
+            packages_fix(site),
+        )
     words = [each.get("world", "").split(" ")[0] for each in answers]
     sizes = [int(size) for size in words if size.isdecimal()]
     if not sizes:
@@ -178,8 +182,9 @@ def _mpi(chain: Chain, site: Site, job: Job, answers: list[dict[str, str]]) -> N
 def _torch(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
     node, why = _first(answered, "notorch")
     if node:
-        return chain.add("torch of nodes", BROKEN, f"does not start on {node}: {why}",
-                         f"dlctl sites setup {site.name}")  # fmt: skip
+        return chain.add(
+            "torch of nodes", BROKEN, f"does not start on {node}: {why}", packages_fix(site)
+        )
     versions = sorted(set(_by_node(answered, "torch").values()))
     if not versions:
         return chain.skip(_NOT_SO_FAR, "torch of nodes")
@@ -198,7 +203,7 @@ def _gpus(chain: Chain, site: Site, answered: list[dict[str, str]]) -> None:
     if there:
         return chain.add("gpus of nodes", OK, f"torch computes on them: {there}")
     if limits and limits.gpus_per_node:
-        fix = f"install torch for CUDA: dlctl sites setup {site.name}, or load its module"
+        fix = f"install torch for CUDA, or load its module: {packages_fix(site)}"
         return chain.add("gpus of nodes", WARN, "the partition has GPUs, and torch sees none", fix)
     return chain.add("gpus of nodes", OK, "there are none, and the site's file promises none")
 

@@ -103,7 +103,7 @@ def check_unused(
         what = model.model_id if number is None else f"{model.model_id}@{number}"
         raise RecordError(
             f"{what} can't be deleted: {'; '.join(said for said, _ in reasons)}",
-            hint=reasons[0][1],
+            hint="; ".join(dict.fromkeys(todo for _, todo in reasons)),
         )
 
 

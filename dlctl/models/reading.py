@@ -224,7 +224,7 @@ command -v sha256sum >/dev/null 2>&1 || command -v shasum >/dev/null 2>&1 || exi
     if end.exit_code:
         raise ResultsError(
             f"{session.transport.name}: no program there can verify a SHA-256",
-            hint="`dlctl models pull MODEL` verifies each file on this machine",
+            hint=f"`dlctl models pull {version.label}` verifies each file on this machine",
         )
     whole = set(end.text.split())
     return [printable(f.path) for f in version.files if not f.link and f.sha256 not in whole]

@@ -97,8 +97,8 @@ def _candidates(named: str | None, site: Site) -> list[str]:
             raise PlanError(
                 f"the site {site.name} has no partition {name!r}"
                 + (f"; did you mean {close[0]!r}?" if close else ""),
-                hint=f"it has {', '.join(site.partitions)}; "
-                f"`dlctl sites add --force {site.name} USER@HOST` updates the list",
+                hint=f"its file names {', '.join(site.partitions)}; `dlctl doctor {site.name}` "
+                "shows the others of the site, to be added to `partitions` there",
             )
     return names
 

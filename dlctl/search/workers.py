@@ -74,7 +74,7 @@ def set_pool(
     else:
         raise RecordError(
             f"{record.training_id}: others change the number of its workers all the time",
-            hint=f"dlctl search scale {record.training_id}",
+            hint=f"dlctl search scale {record.training_id} --workers {least}..{most}",
         )
     pool = pools[-1]
     groups = next_groups(session, record)
@@ -250,5 +250,5 @@ def _failed(session: Session, record: Record, what: str, stderr: bytes) -> Remot
     problem = stderr.decode(errors="replace").strip()[-300:] or "it printed nothing"
     return RemoteCommandError(
         f"{session.transport.name}: {record.training_id}: {what}: {problem}",
-        hint=f"check the space there, then: dlctl search scale {record.training_id}",
+        hint=f"check the space there, then: dlctl search scale {record.training_id} --workers N",
     )

@@ -67,7 +67,7 @@ def _disk_fault(error: OSError, place: Place) -> SiteFault:
         f"The files of data store {place.id!r} can't be moved on {socket.gethostname()}:{where} "
         f"{error.strerror or error}.",
         hint="Check the space, the quota and the permissions below the site's root, and what the "
-        "cache holds: dlctl stores cache",
+        "cache holds: dlctl stores cache --site SITE",
     )
 
 

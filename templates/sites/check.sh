@@ -23,7 +23,10 @@ done
 if [ -n "$container" ]; then
   printf 'dlctl-host-python %s\n' "$(host_python)" >&3
   # shellcheck disable=SC2016
-  why=$(in_container sh -c 'true >"$0" && rm "$0"' "$probe" 2>&1 >/dev/null) || printf 'dlctl-not-inside %s\n' "$(printf '%s\n' "$why" | sed 's/\x1b\[[0-9;]*m//g' | grep . | tail -n 1)" >&3
+  if ! why=$(in_container sh -c 'true >"$0" && rm "$0"' "$probe" 2>&1 >/dev/null); then
+    if in_container true >/dev/null 2>&1; then lack=inside; else lack=started; fi
+    printf 'dlctl-not-%s %s\n' "$lack" "$(printf '%s\n' "$why" | sed 's/\x1b\[[0-9;]*m//g' | grep . | tail -n 1)" >&3
+  fi
 fi
 in_container "$python" - 3>&1 >/dev/null 2>&1 <<'PYTHON' | sed 's/^/dlctl-/' >&3
 import glob, os, sys

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from hints import commands_in
 from trainings import change_site, submit, wait_for_file, write_training
 
 from dlctl import contract
@@ -61,7 +62,8 @@ def test_a_node_with_a_dead_gpu_is_named_avoided_and_remembered(dlctl, gpu_site,
     assert sorted(reports[0]["reached"]) == [1]
 
     # Another training avoids the node until somebody forgets it.
-    known = dlctl("sites", "nodes", site.name, "--json", ok=True).json
+    command, _ = commands_in(first["hint"])[-1]
+    known = dlctl(*command.split(), "--json", ok=True).json
     assert [(node["host"], node["training_id"]) for node in known] == [(dead_gpu, training_id)]
     other = submit(dlctl, site, folder)
     verdict = site.root / "jobs" / other / contract.verdict_file(1)

@@ -12,6 +12,7 @@ import shutil
 import tarfile
 
 import pytest
+from hints import commands_in
 from trainings import change_site, submit, wait_for_state, write_training
 
 
@@ -76,6 +77,40 @@ def test_a_site_that_was_just_added_agrees_with_its_file(dlctl, cluster_site):
     assert broken(found) == []
     assert {found[name]["state"] for name in ("slurm", "partition debug", "account")} == {"ok"}
     assert {"local folders", "tcp"} <= set(found)  # by the connection that `sites add` opened
+
+
+def test_a_partition_that_the_file_lacks_is_shown_by_the_command_that_is_printed(
+    dlctl, cluster_site, xdg
+):
+    """The hint was `sites add --force`, which forgets root, Python and all that was set there."""
+    debug = {"nodes": 4, "cpus_per_node": 2, "default": True}
+    site = change_site(cluster_site, xdg.config)
+    file = xdg.config / "dlctl/sites/changed.yml"
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole | {"partitions": {"debug": debug}}))
+    write_training(dlctl.cwd, {"command": "true"}, time="1m")
+    submit_there = ("submit", "--site", site.name, "--partition", "short")
+    refused = dlctl(*submit_there)
+    ((command, _),) = commands_in(refused.stderr)
+    assert command == "doctor changed", refused
+    assert "the file does not name short" in " ".join(dlctl(*command.split()).stdout.split())
+    file.write_text(json.dumps(whole | {"partitions": {"debug": debug, "short": {}}}))
+    dlctl(*submit_there, "--follow", ok=True)
+
+
+def test_a_job_that_leaves_no_word_is_explained_by_the_logs_of_the_next(
+    dlctl, cluster_site, xdg, tmp_path
+):
+    setup = {"setup": ['[ -z "$SLURM_JOB_ID" ] || exit 3']}
+    site = change_site(cluster_site, xdg.config, environment=setup)
+    found = links(dlctl, site, "--deep")
+    assert broken(found) == ["job"]
+    ((command, _),) = commands_in(found["job"]["fix"])
+    assert command == "doctor changed --deep --bundle FILE", found["job"]
+    bundle = tmp_path / "report.tgz"
+    assert dlctl(*command.replace("FILE", str(bundle)).split()).exit_code == 4
+    with tarfile.open(bundle) as archive:
+        assert "dlctl-doctor/job/attempts/1/slurm.out" in archive.getnames()
 
 
 # --deep -------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ head -c $((left - 40))k /dev/zero >{shlex.quote(str(small.root / "filler"))}
     small.cluster.exec("sh", "-c", fill)
     known = wait_for_state(dlctl, training_id, "FAILED")
     assert "No space left on device" in known["reason"]
-    assert "dlctl delete" in known["hint"]
+    assert f"dlctl du {small.name}" in known["hint"]
 
 
 def test_a_disk_that_is_full_for_a_while_is_waited_for(dlctl, small):

@@ -6,11 +6,16 @@ are submitted at once.
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import shutil
 from typing import NamedTuple
 
+import pytest
+import yaml
 from hints import commands_in
+from repository import REPOSITORY
 from trainings import ON_THE_CLUSTER, change_site, run, wait_for_state, write_training
 
 ONCE = 'once=$CHECKPOINT_DIR/once; [ -e "$once" ] && exit 0; echo 1 >"$once"\n'
@@ -48,6 +53,9 @@ SITUATIONS = {
         "echo 'OSError: [Errno 116] Stale file handle'; exit 1", "site", ["doctor SITE", *RESUME]),
     "network": Situation("echo Connection reset by peer; exit 1", "network", RESUME),
     "GPU": Situation("echo GPU is lost; exit 1", "gpu_error", RESUME),
+    "waits for another": Situation(
+        "echo 'Timed out waiting 9ms for recv operation to complete'; exit 1", "hung",
+        ["logs ID --debug"]),
     "tries again": Situation("exit 75", "try_again", RESUME),
     "says nothing": Situation("exit 3", "user_error", SEE_LOG),
     "aborts": Situation("kill -ABRT $$", "unknown", SEE_LOG),
@@ -118,3 +126,32 @@ def test_limits_of_the_login_node_stay_there_and_those_of_the_set_up_are_named(
     dlctl(*resume.split(), ok=True)
     wait_for_state(dlctl, training_id, "COMPLETED")
     shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="Open MPI refuses only root")
+def test_what_open_mpi_says_to_root_names_the_two_ways_out(dlctl, local_site, xdg):
+    """The site's Python and its root folder were blamed."""
+    allowed = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"]
+    file = REPOSITORY / "site_configs/local.yml"
+    variables = yaml.safe_load(file.read_text())["environment"]["variables"]
+    bare = {key: str(value) for key, value in variables.items() if key not in allowed}
+    root = str(local_site.root)
+    site = change_site(local_site, xdg.config, environment={"variables": bare}, root=root)
+    folder = write_training(dlctl.cwd / "t", {"command": "true"}, learners=2, retries=0)
+    deep = dlctl("doctor", site.name, "--deep", "--json")
+    (job,) = (each for each in deep.json if each["name"] == "job")
+    _, training_id = run(dlctl, site, folder)
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    for reason in (job["evidence"], shown["reason"]):
+        assert "has detected an attempt to run as root" in reason
+    for hint, name in ((shown["hint"], "resume"), (job["fix"], "doctor")):
+        assert "ordinary user" in hint
+        assert re.findall(r"(OMPI_\w+): 1", hint) == allowed
+        assert "dlctl doctor here" not in hint and name in hint
+    both = bare | dict(re.findall(r"(OMPI_\w+): (1)", shown["hint"]))
+    change_site(site, xdg.config, environment={"variables": both})
+    for hint, how in ((job["fix"], "doctor changed --deep"), (shown["hint"], None)):
+        ((command, _),) = commands_in(hint)
+        assert command == (how or f"resume {training_id}")
+        dlctl(*command.split(), ok=True)
+    wait_for_state(dlctl, training_id, "COMPLETED")

@@ -99,23 +99,60 @@ def test_a_thousand_learners_logs_need_few_files_here(dlctl, cluster_site, tmp_p
     assert len(some.splitlines()) == 10
 
 
+def change_partition(cluster, *changes: str) -> None:
+    cluster.exec("scontrol", "update", "PartitionName=debug", *changes)
+
+
+def wait_for_reason(dlctl, training_id: str, word: str) -> dict:
+    """Return the state once Slurm gives this reason."""
+
+    def told():
+        known = json.loads(dlctl("status", training_id, "--json", ok=True).stdout)
+        assert known["state"] == "PENDING", known
+        return known if word in known["reason"] else None
+
+    return dict(wait_until(told, 60, what=word))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("changes", "word", "resume"),
+    [
+        (["State=DOWN"], "(PartitionDown)", "resume ID --partition NAME"),
+        (["State=UP", "MaxNodes=1"], "(PartitionNodeLimit)", "resume ID --nodes N"),
+    ],
+)
+def test_a_job_that_waits_in_vain_starts_by_the_commands_of_its_hint(
+    dlctl, cluster_site, tmp_path, changes, word, resume
+):
+    folder = write_training(tmp_path / "job", {"command": "true"}, time="1m", learners=2, nodes=2)
+    change_partition(cluster_site.cluster, "State=DOWN")
+    try:
+        training_id = submit(dlctl, cluster_site, folder)
+        change_partition(cluster_site.cluster, *changes)
+        hint = wait_for_reason(dlctl, training_id, word)["hint"]
+        found = [command for command, _ in commands_in(hint)]
+        assert [each.replace(training_id, "ID") for each in found] == ["cancel ID", resume]
+        filled = {"NAME": "short", "N": "1"}
+        if "NAME" in found[-1]:  # a partition of one node
+            found[-1] += " --nodes 1"
+        for command in found:
+            dlctl(*(filled.get(each, each) for each in command.split()), ok=True)
+        wait_for_state(dlctl, training_id, "COMPLETED")
+    finally:
+        change_partition(cluster_site.cluster, "State=UP", "MaxNodes=UNLIMITED")
+
+
 @pytest.mark.cluster
 def test_a_job_says_why_it_waits_and_what_to_do(dlctl, cluster_site, tmp_path):
     cluster = cluster_site.cluster
     folder = write_training(tmp_path / "job", {"command": "true"}, time="5m")
 
     def partition(*changes: str) -> None:
-        cluster.exec("scontrol", "update", "PartitionName=debug", *changes)
+        change_partition(cluster, *changes)
 
     def waits(word: str) -> dict:
-        """Return the state once Slurm gives this reason."""
-
-        def told():
-            known = json.loads(dlctl("status", training_id, "--json", ok=True).stdout)
-            assert known["state"] == "PENDING", known
-            return known if word in known["reason"] else None
-
-        return dict(wait_until(told, 60, what=word))
+        return wait_for_reason(dlctl, training_id, word)
 
     partition("State=DOWN")
     try:

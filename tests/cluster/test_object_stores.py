@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from faulty_proxy import faulty_proxy
+from hints import commands_in
 from relay import relayed
 from trainings import (
     ON_THE_CLUSTER,
@@ -209,6 +210,19 @@ def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path):
     assert not [p for p in job_dir.rglob("*") if p.is_file() and b"opensesame" in p.read_bytes()]
 
 
+def test_a_cache_that_takes_no_more_names_the_command_that_lists_it(dlctl, local_site, swift, xdg):
+    name = swift.container("large", {"a": os.urandom(24 << 20)})
+    site = change_site(local_site, xdg.config, environment={"setup": ["ulimit -f 16000"]})
+    folder, secret = of_commands(dlctl, swift, name, "true")
+    training_id = submit(dlctl, site, folder, "--set", "retries=0", env=secret)
+    wait_for_state(dlctl, training_id, "FAILED")
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert "File too large" in shown["reason"], shown
+    ((command, _),) = commands_in(shown["hint"])
+    assert command == "stores cache --site SITE"
+    dlctl(*command.replace("SITE", site.name).split(), ok=True)
+
+
 def test_the_stores_of_a_manifest_are_checked_before_anything_is_sent(
     dlctl, local_site, swift, tmp_path
 ):
@@ -233,6 +247,10 @@ def test_the_stores_of_a_manifest_are_checked_before_anything_is_sent(
     assert not list((local_site.root / "secrets").iterdir())
     refused = dlctl("submit", "manifest.yml", env=wrong)
     assert refused.exit_code == 5
+    ((command, _),) = commands_in(refused.stderr)
+    assert command == "stores check manifest.yml"
+    assert dlctl(*command.split(), env=wrong).exit_code == 4
+    dlctl(*command.split(), env=right, ok=True)
     assert "nothing was sent: The store http://127.0.0.1:" in refused.stderr
     assert "wrong-one" not in refused.stdout + refused.stderr + bad.stdout
     assert not (local_site.root / "jobs").exists()
@@ -342,7 +360,10 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
         training_id = submit(dlctl, site, folder, env=secret)
         wait_for_state(dlctl, training_id, "COMPLETED")
         assert training_id not in str(swift.names("my_training_results"))
-        dlctl("stores", "save", training_id, ok=True)
+        log = (site.job_dir(training_id) / "attempts/1/slurm.out").read_text()
+        ((command, _),) = set(commands_in(log))
+        assert command == f"stores save {training_id}"
+        dlctl(*command.split(), ok=True)
     assert swift.get(f"my_training_results/{training_id}/copy") == b"forty two"
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hints import commands_in
 from repository import REPOSITORY
 from trainings import ON_THE_CLUSTER, halt, search_of_digits, wait_for_state
 from waiting import wait_until
@@ -199,12 +200,26 @@ def test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_o
     assert 3 <= failed < 10
     status = " ".join(dlctl("status", search_id, ok=True).stdout.split())
     assert "trials have failed, and none has ended well; the newest, trial" in status
-    assert "No module named 'trails'" in status and "dlctl resume --code" in status
+    assert "No module named 'trails'" in status
+    hint = dlctl("show", search_id, "--json", ok=True).json["hint"]
+    (logs, _), (resume, _) = commands_in(hint)
+    assert logs.startswith("logs --trial ") and resume == f"resume --code {search_id}", hint
+    dlctl(*logs.split(), ok=True)
+    ((trials, _),) = commands_in(dlctl("search", "best", search_id).stderr)
+    assert trials == f"search trials {search_id}"
+    dlctl(*trials.split(), ok=True)
     (folder / "search.yml").write_text(text.replace("int: [1, 9]", "int: [1, 8]"))
     refused = dlctl("resume", search_id, "--code")
     assert "search.yml: space is another one than that of " in refused.stderr
+    ((another, _),) = commands_in(refused.stderr)
+    assert another == f"search start {folder / 'search.yml'}"
+    started = dlctl(*another.split(), ok=True)
+    ((look, _),) = commands_in(started.stderr)
+    assert look == f"status {started.stdout.strip()}"
+    dlctl(*look.split(), ok=True)
+    dlctl("cancel", started.stdout.strip(), ok=True)
     (folder / "search.yml").write_text(text)
-    dlctl("resume", search_id, "--code", ok=True)
+    dlctl(*resume.split(), ok=True)
     wait_for_state(dlctl, search_id, "COMPLETED")
     ends = dlctl("status", search_id, "--json", ok=True).json
     assert ends["ended"] == 20
@@ -254,6 +269,19 @@ def test_the_hub_adds_workers_while_there_is_work_and_scale_ends_some(dlctl, sit
     wait_until(lambda: not workers(), 60)
     counts = collections.Counter(event["number"] for event in told(job_dir))
     assert set(counts.values()) == {1}
+
+
+def test_trials_without_workers_get_some_by_the_command_that_is_printed(dlctl, local_site):
+    search_id = start(dlctl, local_site, 3, workers=0)
+
+    def says_why():
+        waits = dlctl("status", search_id, "--json", ok=True).json["waits"]
+        return [command for why in waits for command, _ in commands_in(why)]
+
+    ((command),) = wait_until(says_why, 60, what="a wait that names a command")
+    assert command == f"search scale {search_id} --workers N"
+    dlctl(*command.replace("N", "1").split(), ok=True)
+    wait_for_state(dlctl, search_id, "COMPLETED")
 
 
 def test_workers_scaled_from_several_places_at_once_are_all_kept(dlctl, local_site):
@@ -322,8 +350,8 @@ def wait_logs(job_dir):
 
 
 FIT = """\
-import argparse, os
-from learner import ddl
+import argparse, importlib, os
+ddl = importlib.import_module("learner.ddl")
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--depth", type=int)
@@ -355,7 +383,8 @@ metric: {name: score}
 budget: {trials: 3}
 workers: {jobs: 1, slots: 2, time: 10m}
 """)
-    search_id = dlctl("search", "start", folder / "search.yml", ok=True).stdout.strip()
+    started = dlctl("search", "start", folder / "search.yml", ok=True)
+    search_id = started.stdout.strip()
     job_dir = local_site.job_dir(search_id)
     wait_for_results(job_dir, 3)
     rows = dlctl("search", "trials", search_id, "--json", ok=True).json
@@ -368,7 +397,9 @@ workers: {jobs: 1, slots: 2, time: 10m}
         assert event["value"]["a"] == (point["kind"] == "it's a")
     wait_for_state(dlctl, search_id, "COMPLETED")
     best = dlctl("search", "best", search_id, "--json", ok=True).json
-    dlctl("search", "best", search_id, "--manifest", folder / "best.yml", ok=True)
+    (again, _), *_ = commands_in(started.stderr)
+    assert again == "search best --manifest FILE", started.stderr
+    dlctl(*again.replace("FILE", "best.yml").split(), cwd=folder, ok=True)
     training_id = dlctl("submit", folder / "best.yml", ok=True).stdout.strip()
     wait_for_state(dlctl, training_id, "COMPLETED")
     csv = dlctl("metrics", training_id, "--names", "^score$", "--csv", ok=True).stdout

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hints import programs_in
 from trainings import (
     REPOSITORY,
     begin,
@@ -45,6 +46,9 @@ def test_a_wrong_pmi_stops_before_training(dlctl, cluster_site, xdg):
     assert shown["verdict"]["kind"] == "site"
     assert shown["hint"].startswith("srun and the MPI library speak different PMIs")
     assert "launcher.mpi" in shown["hint"]
+    ((_, command),) = programs_in(shown["hint"])
+    ended = cluster_site.cluster.ssh(command)
+    assert "pmix" in ended.stdout + ended.stderr, (command, ended)
     assert shown["learners"] == []
     assert "Traceback" not in done.stderr + dlctl("logs", training_id).stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -93,7 +94,32 @@ def test_a_container_that_does_not_see_the_root_is_named(dlctl, site, boxed, xdg
     place = site.root.parent / f"{site.root.name}-images"
     words = ["env", "APPTAINER_BIND=", f"{place}/box", "exec", f"{place}/torch.sif"]
     blind = change_site(boxed, xdg.config, "blind", environment={"container": words})
-    done = dlctl("doctor", blind.name, "--json")
-    checks = {each["name"]: each for each in done.json}
-    assert done.exit_code != 0 and checks["container"]["state"] == "broken"
-    assert f"let the container see {site.root}" in checks["container"]["fix"]
+    checks = inspected(dlctl, blind)
+    assert checks["container"]["state"] == "broken"
+    option, root = re.findall(r"(--bind) (\S+) to", checks["container"]["fix"])[0]
+    words[-1:] = [option, root, words[-1]]
+    blind = change_site(boxed, xdg.config, "blind", environment={"container": words})
+    assert inspected(dlctl, blind)["container"]["state"] == "ok"
+
+
+@ON_THE_CLUSTER
+@pytest.mark.parametrize(
+    ("lack", "link", "fix"),
+    [
+        ({"container": ["no-such-program", "exec"]}, "container", "correct environment.container"),
+        ({"python": "/opt/nowhere/python"}, "python", "set environment.python to a Python inside"),
+        ({"python": "/usr/bin/python3"}, "torch", "set environment.python to a Python inside"),
+    ],
+)
+def test_what_a_container_lacks_is_not_installed_but_set(dlctl, boxed, xdg, lack, link, fix):
+    """`dlctl sites setup` was to do it, which installs nothing there; or an option --bind."""
+    broken = change_site(boxed, xdg.config, "lacking", environment=lack)
+    checks = inspected(dlctl, broken)
+    assert checks[link]["state"] == "broken" and checks[link]["fix"].startswith(fix), checks[link]
+    assert "sites setup" not in " ".join(each["fix"] for each in checks.values())
+    mended = change_site(boxed, xdg.config, "mended", environment={})
+    assert inspected(dlctl, mended)[link]["state"] == "ok"
+
+
+def inspected(dlctl, site):
+    return {each["name"]: each for each in dlctl("doctor", site.name, "--json").json}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from hints import commands_in
 from trainings import ON_THE_CLUSTER, run, write_training
+from waiting import wait_until
 
 MANIFEST = """\
 # The big one.
@@ -46,7 +48,9 @@ def test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit(dlctl, 
     assert "--write" in shown.stderr and "7000MiB" in shown.stdout
     before = manifest.read_text()
     assert before == MANIFEST.format(memory="7000MiB"), "nothing is changed without --write"
-    written = suggest("--write", ok=True).stdout
+    ((command, _),) = commands_in(shown.stderr)
+    assert command == f"suggest {manifest} --site {site.name} --write"
+    written = dlctl(*command.split(), ok=True).stdout
     after = manifest.read_text()
     needed = by_key["memory"]["suggested"]
     assert f"+memory: {needed}   # surely enough" in written and "-time: 10h" in written
@@ -62,7 +66,9 @@ def test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit(dlctl, 
     assert again["trainings"] == 1
     manifest.write_text(MANIFEST.format(memory="1900MiB"))
     rendered = dlctl("submit", manifest, "--site", site.name, "--time", "2h", ok=True)
-    assert "`dlctl suggest` has more" in rendered.stderr
+    ((more, _),) = (each for each in commands_in(rendered.stderr) if each[0].startswith("suggest"))
+    assert "has more" in rendered.stderr
+    dlctl(*more.split(), cwd=big, env={"DLCTL_SITE": site.name}, ok=True)
     silent = dlctl("submit", manifest, "--site", site.name, "--no-advice", "--tag", "x", ok=True)
     assert "dlctl suggest" not in silent.stderr
     for each in (rendered, silent):
@@ -118,8 +124,13 @@ def test_a_restart_is_rehearsed_and_leaves_nothing_behind(dlctl, site):
         dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, learners=2,
         training={"epochs": 100, "batch_size": 16},
     )  # fmt: skip
-    options = ("manifest.yml", "--site", site.name, "--steps", "9", "--json")
-    done = dlctl("rehearse", *options, cwd=folder, ok=True)
+    with dlctl.start("rehearse", "manifest.yml", "--site", site.name, cwd=folder) as killed:
+        (record,) = wait_until(dlctl.records, 60, what="the rehearsal's record")
+        killed.kill()
+    ((command, _),) = commands_in(dlctl("resume", record.training_id).stderr)
+    assert command == "rehearse manifest.yml"
+    options = ("--site", site.name, "--steps", "9", "--json")
+    done = dlctl(*command.split(), *options, cwd=folder, ok=True)
     answer = done.json
     found = answer["rehearsed"]
     assert (found["equal"], found["differing"], found["halted_at"]) == (True, [], 3)

@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hints import commands_in, programs_in
 from ssh_servers import SSHD, block, fingerprint, free_port, make_key, running_sshd, served
 
 from dlctl.errors import (
@@ -143,12 +144,13 @@ def test_the_steps_for_a_changed_host_key_let_the_host_in(ssh_setup, lasting, tm
     transport = lasting("moved", config)
     with pytest.raises(HostKeyError, match="CHANGED") as caught:
         transport.run("true")
-    forget = re.search("ssh-keygen .*(?= ; then)", caught.value.hint)
-    assert forget, caught.value.hint
-    subprocess.run(forget[0], shell=True, check=True, capture_output=True)
-    assert known.read_text() == ""
-    by_hand = ["ssh", *transport._where, "-o", "StrictHostKeyChecking=accept-new", "moved", "true"]
-    subprocess.run(by_hand, check=True, capture_output=True)
+    forget, _, by_hand = caught.value.hint.partition(" ; then ")
+    ((_, forget),) = programs_in(forget)
+    subprocess.run(forget, shell=True, check=True, capture_output=True)
+    assert known.read_text() == "" and by_hand == "dlctl sites connect it"
+    answers_yes = ["-o", "StrictHostKeyChecking=accept-new"]  # in the place of a person
+    subprocess.run(["ssh", *transport._where, *answers_yes, "moved", "true"], check=True,
+                   capture_output=True)  # fmt: skip
     assert transport.run("echo x").text == "x\n"
 
 
@@ -265,7 +267,10 @@ def test_the_lines_for_a_server_of_old_algorithms_let_it_in(
 def test_a_server_whose_algorithms_ssh_does_not_have_is_for_its_administrators():
     said = "no matching cipher found. Their offer: arcfour,blowfish-cbc"
     hint = algorithm_hint(said, "old", "~/.ssh/config")
-    assert "newer OpenSSH" in hint and "(ssh -Q cipher)" in hint
+    assert "newer OpenSSH" in hint
+    ((_, command),) = programs_in(hint)
+    assert command == "ssh -Q cipher"
+    subprocess.run(command, shell=True, check=True, capture_output=True)
     assert algorithm_hint("Connection refused", "old", "~/.ssh/config") == ""
 
 
@@ -477,8 +482,9 @@ def test_a_site_that_asks_is_added_with_a_connection_that_stays(
         assert served(with_code) == 1
         assert "ended" in run("sites", "disconnect", "c").stdout
         refused = run("doctor", "c")
-        assert "dlctl sites connect c" in refused.stdout, refused
-        shown = type_in("sites", "connect", "c", later=1)
+        command = "sites connect c"
+        assert command in [each for each, _ in commands_in(refused.stdout)], refused
+        shown = type_in(*command.split(), later=1)
         assert "is open, until 12 h after the last" in " ".join(shown.split())
         assert served(with_code) == 2
     finally:

@@ -1,9 +1,10 @@
 #!/bin/bash
-# A container as an ordinary user's Apptainer runs one: `box.sh exec IMAGE COMMAND…`, with namespaces of its own.
+# A container as an ordinary user's Apptainer runs one: `box.sh exec [--bind PATH] IMAGE COMMAND…`, with namespaces of its own.
 # Each line `FROM AT` of IMAGE is a part of this machine that is in the image, without Slurm's commands. It also sees
 # /proc, /sys, /dev, /tmp (but no folders of tests) and what APPTAINER_BIND names. PATH is the image's, all other variables stay.
 set -e
 [ "$1" = exec ] || { echo "box.sh: $1: unknown command" >&2; exit 2; }
+[ "$2" != --bind ] || { APPTAINER_BIND=${APPTAINER_BIND:+$APPTAINER_BIND,}$3; export APPTAINER_BIND; shift 2; }
 [ -f "$2" ] || { echo "FATAL:   could not open image $2" >&2; exit 255; }
 export BOX_IMAGE=$2 BOX_FOLDER=$PWD
 BOX_ME="--map-user=$(id -u) --map-group=$(id -g)"

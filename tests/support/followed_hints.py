@@ -1,15 +1,18 @@
 """The hints of commands: what is typed, the commands that the answer names, and who else runs some.
 
 tests/cluster/test_hints_of_commands.py runs each command, as it was printed, where it was printed.
+Beside them: who runs the programs of the system that hints name.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-FILLED = {"FOLDER": "t", "SITE": "local", "NAME": "other", "N": "1", "FILE": "best.yml"}
+FILLED = {
+    "FOLDER": "t", "SITE": "local", "NAME": "other", "N": "1", "FILE": "best.yml", "user": "local",
+}  # fmt: skip
 """What a person puts in the place of a word in capitals."""
-ASKS = ("delete", "models delete")
+ASKS = ("delete", "models delete", "prune")
 """Commands that ask first; a test has no terminal."""
 
 
@@ -34,6 +37,7 @@ LOOKING = [
     Hinted("models create --from {failed}", ["logs {failed}", "resume {failed}"]),
     Hinted("metrics --follow {done}", ["watch {done}"]),
     Hinted("watch {done} --json", ["metrics --follow --json {done}"]),
+    Hinted("checkpoints list {done}", ["checkpoints verify {done}"]),
     Hinted("ps", ["list"]),
     Hinted("schema nosuch", ["schema"]),
     Hinted("frameworks show nosuch", ["frameworks list"]),
@@ -48,93 +52,149 @@ SITES = [
     Hinted("doctor local", ["doctor local --deep"]),
     Hinted("doctor --deep", ["doctor SITE --deep"]),
     Hinted("du here", ["prune here --older-than 30d --dry-run"]),
+    Hinted("models create --from {done} --site here", ["models create --from ID"]),
+    Hinted("sites show nowhere", ["sites add nowhere user@host"], is_over=True),
 ]
+LOST = [
+    Hinted("resume {failed}", ["fetch results {failed}", "resume --code {failed}"]),
+]
+"""Once the files of its attempts are gone."""
+GONE = [
+    Hinted("fetch results {done}", ["delete {done}"]),
+    Hinted("prune local --older-than 0s", ["prune"]),
+]
+"""Once its job directory is gone."""
 RUNNING = [
     Hinted("stores save {running}", ["show {running}"]),
     Hinted("cancel --dry-run {running}", ["halt {running}"]),
     Hinted("delete {other} --yes", ["cancel {other}"], is_over=True),
 ]
+DAMAGED = [
+    Hinted(
+        "models show {model} --verify",
+        ["models show {model}@1 --json", "models update {model} FOLDER"],
+        is_over=True,
+    ),
+    Hinted(
+        "submit weights.yml",
+        ["models update {model} FOLDER", "models show {model}@1 --verify"],
+        is_over=True,
+    ),
+]
+"""While a stored file is damaged; both rows begin so."""
+SUMLESS = [Hinted("models show {model} --verify", ["models pull {model}@*"])]
+"""Where no program can compute a SHA-256."""
 MODELS = [
     Hinted("models list", ["models create FOLDER", "models list --site SITE"]),
     Hinted("models show none", ["models list"]),
     Hinted("models update {model} --remove-tag x", ["models show {model}"]),
     Hinted(
         "models delete {model}@1 --yes",
-        ["models update {model}@N --alias best", "models update {model} --remove-alias best"],
+        [
+            "models update {model}@N --alias best",
+            "models update {model} --remove-alias best",
+            "models delete {model}@2",
+        ],
     ),
-    Hinted("models delete {model}@1 --yes", ["models delete {model}@2"]),
     Hinted("models delete {model}@1 --yes", ["models delete {model}"]),
 ]
 MANY = [
-    Hinted("submit t/manifest.yml --repeat 2", ["list --tag batch-*"]),
+    Hinted("show", ["list", "submit manifest.yml"], is_over=True),
+    Hinted("run", ["submit"]),
+    Hinted("submit t/manifest.yml", ["logs --follow t-*"]),
+    Hinted("submit t/manifest.yml --repeat 10", ["list --tag batch-*"]),
+    Hinted("du local", ["du local --all", "prune local --older-than 30d --dry-run"]),
     Hinted("submit t/manifest.yml --repeat 99999999", ["search init"]),
 ]
-ALL = [*LOOKING, *SITES, *RUNNING, *MODELS, *MANY]
+SET_UP = [Hinted("render t/manifest.yml --site bare", ["sites setup bare"], is_over=True)]
+TOPICS = {"config": "config site", "sites list": "sites list", "stores list": "stores list"}
+"""Help texts and descriptions name these."""
+ALL = [*LOOKING, *SITES, *LOST, *GONE, *RUNNING, *DAMAGED, *SUMLESS, *MODELS, *MANY, *SET_UP]
 
-_VERDICT = "cluster/test_hints_run.py::test_the_command_of_each_hint_ends_its_situation"
-_WAITS = "cluster/test_logs_and_waits.py::test_a_job_says_why_it_waits_and_what_to_do"
+_HINTS = "cluster/test_hints_run.py::"
+_WAITS = (
+    "cluster/test_logs_and_waits.py::"
+    "test_a_job_that_waits_in_vain_starts_by_the_commands_of_its_hint"
+)
 _CLI = "unit/dlctl/cli/test_hints_followed.py::test_the_command_of_a_hint_works_where_it_is_printed"
 _SEARCH = "cluster/test_searches.py::"
-_MODEL = "cluster/test_stored_model_road.py::test_the_whole_way_of_a_model"
+_MENDED = _SEARCH + "test_a_search_whose_program_is_broken_ends_early_and_goes_on_with_a_mended_one"
 _STORES = "cluster/test_object_stores.py::"
+_DOCTOR = "cluster/test_doctor_faults.py::"
+_SUGGEST = "cluster/test_suggest.py::"
+_FITS = _SUGGEST + "test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit"
 PROVED_BY = {
     "adopt": _CLI,
-    "du": _VERDICT,
-    "resume --time": _WAITS,
-}
-"""Kinds of hinted commands that other tests take out of what is printed, and run: file::test."""
-RUN_BY_HAND = {
-    "checkpoints verify": "cluster/test_own_output.py::"
-    "test_what_a_program_keeps_in_checkpoint_dir_is_named_and_fetched",
-    "delete": "cluster/test_two_laptops.py::test_a_training_that_was_deleted_behind_our_back",
-    "doctor --bundle --deep": "cluster/test_doctor_faults.py::"
-    "test_a_job_proves_the_nodes_and_leaves_nothing",
-    "models create --from": _MODEL,
-    "models pull": _MODEL,
-    "models update": _MODEL,
-    "rehearse": "cluster/test_suggest.py::test_a_restart_is_rehearsed_and_leaves_nothing_behind",
-    "resume --code": "cluster/test_requirements.py::"
-    "test_a_program_that_lacks_a_package_continues_once_the_manifest_names_it",
-    "search best --manifest": _SEARCH + "test_a_search_runs_to_its_end_and_is_fetched",
-    "search scale": _SEARCH + "test_workers_scaled_from_several_places_at_once_are_all_kept",
+    "du": _HINTS + "test_the_command_of_each_hint_ends_its_situation",
+    "doctor --bundle --deep": _DOCTOR
+    + "test_a_job_that_leaves_no_word_is_explained_by_the_logs_of_the_next",
+    "logs --debug": _HINTS + "test_the_command_of_each_hint_ends_its_situation",
+    "logs --trial": _MENDED,
+    "rehearse": _SUGGEST + "test_a_restart_is_rehearsed_and_leaves_nothing_behind",
+    "resume --nodes": _WAITS,
+    "resume --partition": _WAITS,
+    "resume --time": "cluster/test_logs_and_waits.py::test_a_job_says_why_it_waits_and_what_to_do",
+    "search best --manifest": _SEARCH
+    + "test_trials_of_other_frameworks_get_their_own_arguments_and_the_best_one_a_manifest",
     "search scale --workers": _SEARCH
-    + "test_a_search_that_is_halted_and_resumed_does_nothing_twice",
-    "search start": _SEARCH + "test_a_start_that_was_killed_is_taken_up_by_the_same_command",
+    + "test_trials_without_workers_get_some_by_the_command_that_is_printed",
+    "search start": _MENDED,
+    "search trials": _MENDED,
     "sites connect": "contract/test_transport_openssh.py::"
     "test_a_site_that_asks_is_added_with_a_connection_that_stays",
     "sites nodes": "cluster/test_bad_nodes.py::"
     "test_a_node_with_a_dead_gpu_is_named_avoided_and_remembered",
-    "sites remove": "unit/dlctl/cli/test_manners.py::test_deleting_can_be_tried_first",
-    "sites add": "cluster/test_doctor_faults.py::"
-    "test_a_site_that_was_just_added_agrees_with_its_file",
-    "status": _WAITS,
-    "stores cache": _STORES + "test_the_cache_of_a_site_is_listed_and_emptied",
+    "sites remove": "unit/dlctl/site_admin/test_site_setup.py::"
+    "test_an_environment_for_the_site_local_is_told_and_its_file_is_true",
+    "status": _MENDED,
+    "stores cache --site": _STORES
+    + "test_a_cache_that_takes_no_more_names_the_command_that_lists_it",
     "stores check": _STORES + "test_the_stores_of_a_manifest_are_checked_before_anything_is_sent",
     "stores save": _STORES
-    + "test_a_resumption_takes_the_credentials_of_the_shell_and_keeps_those_that_it_lacks",
-    "submit": "cluster/test_full_disk.py::test_a_full_disk_at_submission",
-    "suggest": "cluster/test_suggest.py::"
-    "test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit",
-    "suggest --site --write": "cluster/test_suggest.py::"
-    "test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit",
+    + "test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store",
+    "suggest": _FITS,
+    "suggest --site --write": _FITS,
+    "validate --notify": "unit/dlctl/cli/test_small_commands.py::"
+    "test_each_way_gets_a_signed_notice_that_says_it_is_a_test",
 }
-"""Kinds that a test runs where they help, without reading them from what is printed."""
-NOT_RUN = {
-    "config": "help texts name it",
-    "sites list": "help texts name it",
-    "stores list": "a schema's description names it",
-    "logs --debug": "as `logs --debug --learner`, of a whole job",
-    "logs --follow": "it would wait for the training's end",
-    "logs --trial": "a search that gives up needs a minute",
-    "du --all": "only a list of more than a screen says it",
-    "models show --json": "only a list of more than a screen says it",
-    "models show --verify": "needs a damaged blob at a site",
-    "prune": "the answer to its own question",
-    "resume --nodes": "a limit of the site's accounting keeps the job waiting",
-    "resume --partition": "its partition is closed: the row above it in reasons.py is run",
-    "search trials": "a search without a good trial",
-    "sites add --force": "a partition that the site's file lacks",
-    "sites setup": "it installs torch",
-    "validate --notify": "the text of the notice that it sends",
-}
+"""Kinds of hinted commands that other tests take out of what is printed, and run: file::test."""
+NOT_RUN: dict[str, str] = {}
 """Kinds that no test runs, with the reason: the parsing of the command is all that is proved."""
+
+LOOKS = ["df -h", "df -i", "free -h", "ls -ld", "ulimit -a"]
+"""Programs that only look; whatever the situation, they run as they are printed."""
+_PROGRAMS = "cluster/test_programs_in_hints.py::"
+_REFUSED = _PROGRAMS + "test_what_slurm_refuses_is_put_right_with_the_list_that_the_hint_names"
+PROGRAMS = {
+    "chmod +x": _PROGRAMS + "test_a_program_that_is_not_executable",
+    "chmod 600": _PROGRAMS + "test_a_secret_on_the_node_that_others_may_read",
+    "chmod go-w": _PROGRAMS + "test_a_root_that_others_may_write_to",
+    "chmod u+r": _PROGRAMS + "test_a_list_of_ignored_files_that_cannot_be_read",
+    "rm": _PROGRAMS + "test_a_token_that_others_may_read",
+    "sacctmgr show": _REFUSED,
+    "scontrol release": "cluster/test_logs_and_waits.py::"
+    "test_a_job_says_why_it_waits_and_what_to_do",
+    "sinfo -o": _REFUSED,
+    "srun --mpi": "cluster/test_site_faults.py::test_a_wrong_pmi_stops_before_training",
+    "ssh -Q": "contract/test_transport_openssh.py::"
+    "test_a_server_whose_algorithms_ssh_does_not_have_is_for_its_administrators",
+    "ssh-keygen -R": "contract/test_transport_openssh.py::"
+    "test_the_steps_for_a_changed_host_key_let_the_host_in",
+}
+"""Programs of the system that a test runs as a hint names them, where it does."""
+PROGRAMS_NOT_RUN = {
+    "fuser": "psmisc is not on the machines that test",
+    "keyring set": "it needs the keyring of a desktop",
+    "pip download": "it needs a package index",
+    "pip install": "it would change the Python that runs the tests; where dlctl itself runs pip, "
+    "for `sites setup` and `requirements`, tests do, with wheels of their own",
+    "quota -s": "no file system of the tests has quotas",
+    "quota -w": "names what dlctl has run; no file system of the tests has quotas",
+    "rm -rf": "what a killed server has left on a node that does not answer any more",
+    "scontrol show": "a Slurm that gives a job fewer GPUs than it had asked for",
+    "ssh HOST": "a host whose shell answers nothing, of which only its user can say why",
+    "ssh-add": "it takes the keys from the account's own home, whatever HOME says",
+    "ulimit -f": "names the limit that a reason is about",
+    "ulimit -t": "names the limit that a reason is about",
+    "ulimit -v": "names the limit that a reason is about",
+}

@@ -125,6 +125,13 @@ RULES = (
         r"DUE TO JOB REQUEUE|\*\*\* (?i:STEP) \S+ ON \S+ CANCELLED AT", LAUNCHER,
         KIND.SCHEDULER, GO_ON, "Slurm ended the learners' step",
     ),
+    _rule(
+        r"has detected an attempt to run as root", LAUNCHER, KIND.SITE,
+        "Let jobs run as an ordinary user, or set "
+        "OMPI_ALLOW_RUN_AS_ROOT: 1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: 1 in "
+        "`environment.variables` of {site}'s file; then: dlctl resume {id}",
+        "Open MPI refuses to start anything as root",
+    ),
     # Faults of a node: what else the lines say is their consequence.
     _rule(
         r"uncorrectable (?:ECC|NVLink) error|ECC_UNCORRECTABLE|fallen off the bus|GPU is lost"

@@ -7,12 +7,21 @@ situation is tried by the tests of `followed_hints.py`.
 
 import ast
 import re
+import subprocess
 from typing import NamedTuple
 
 import pytest
 import typer
-from followed_hints import ALL, NOT_RUN, PROVED_BY, RUN_BY_HAND
-from hints import commands_in
+from followed_hints import (
+    ALL,
+    LOOKS,
+    NOT_RUN,
+    PROGRAMS,
+    PROGRAMS_NOT_RUN,
+    PROVED_BY,
+    TOPICS,
+)
+from hints import commands_in, programs_in
 from repository import REPOSITORY
 
 from dlctl.cli.main import app
@@ -133,15 +142,42 @@ def test_every_kind_of_command_in_a_hint_is_run_by_a_test(tree):
     printed: dict[str, list[str]] = {}
     for call in calls():
         printed.setdefault(kind(tree, call.text), []).append(call.place)
-    run = {kind(tree, each) for row in ALL for each in row.commands}
-    elsewhere = PROVED_BY | RUN_BY_HAND
-    named = [*run, *elsewhere, *NOT_RUN]
+    run = {kind(tree, each) for row in ALL for each in row.commands} | {*TOPICS}
+    named = [*run, *PROVED_BY, *NOT_RUN]
     assert {name: places for name, places in printed.items() if name not in named} == {}
-    assert {*elsewhere, *NOT_RUN} - printed.keys() == set()  # the lists have no more than the code
-    assert {*elsewhere, *NOT_RUN} & run == set()
-    for place in elsewhere.values():
+    assert {*PROVED_BY, *NOT_RUN} - printed.keys() == set()  # no more than the code has
+    assert {*PROVED_BY, *NOT_RUN} & run == set()
+    assert_exist(PROVED_BY)
+
+
+def assert_exist(tests):
+    for place in tests.values():
         file, _, test = place.partition("::")
-        assert f"def {test}" in (REPOSITORY / "tests" / file).read_text(), place
+        assert f"def {test}(" in (REPOSITORY / "tests" / file).read_text(), place
+
+
+def programs():
+    """Return each kind of call of a program of the system that is printed, with its calls."""
+    found: dict[str, list[str]] = {}
+    for place, text in sources():
+        for name, command in [] if place.startswith("templates") else programs_in(text):
+            found.setdefault(name, []).append(command)
+    return found
+
+
+def test_every_program_in_a_hint_is_run_by_a_test():
+    printed = programs()
+    assert printed.keys() == {*LOOKS, *PROGRAMS, *PROGRAMS_NOT_RUN}
+    assert len(printed) == len(LOOKS) + len(PROGRAMS) + len(PROGRAMS_NOT_RUN)
+    assert_exist(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_program_that_only_looks_runs_as_it_is_printed(name, tmp_path):
+    for command in programs()[name]:
+        words = command.replace(VALUE, str(tmp_path))
+        done = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout, (command, done)
 
 
 NAMED_ONLY = (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from hints import commands_in
 from people import mail_server, webhook
 
 from dlctl.contract import State
@@ -144,7 +145,7 @@ def validate(dlctl, xdg, add_site, tmp_path):
     return validate
 
 
-def test_each_way_gets_a_signed_notice_that_says_it_is_a_test(validate):
+def test_each_way_gets_a_signed_notice_that_says_it_is_a_test(validate, dlctl):
     with webhook() as hook, mail_server() as (port, mails):
         more = (", email: me@example.org, "
                 f"smtp: {{server: '127.0.0.1:{port}', sender: a@b.c, tls: none}}")  # fmt: skip
@@ -152,8 +153,11 @@ def test_each_way_gets_a_signed_notice_that_says_it_is_a_test(validate):
         assert hook.request_count == 1 and len(mails) == 1
         validate(hook.url, "--site", "mine", ok=True)
         assert hook.request_count == 1, "without --notify nobody is told"
+        ((command, _),) = commands_in(hook.got[0]["text"])
+        dlctl(*command.split(), env={"DLCTL_SITE": "mine"}, ok=True)
+        assert hook.request_count == 2
     assert "webhook: the test notice was taken" in done.stderr and "email: " in done.stderr
-    (headers, _), (got,) = hook.sent[0], hook.got
+    (headers, _), got = hook.sent[0], hook.got[0]
     assert got["event"] == "started" and got["training_id"].startswith("test-")
     assert "This is a test" in got["text"] and headers["webhook-signature"].startswith("v1,")
 

@@ -102,6 +102,8 @@ def test_a_job_that_left_nothing_has_not_seen_the_root():
     assert broken(judged(silent)) == ["job", "shared root"]
     spoke = replace(silent, own_logs={"slurm.out": "no Python"})
     assert broken(judged(spoke)) == ["job"]
+    mute = replace(silent, own_logs={"slurm.out": ""})  # its set-up ended without a word
+    assert broken(judged(mute)) == ["job"]
 
 
 @pytest.mark.parametrize(

@@ -182,15 +182,16 @@ def test_a_container_must_see_the_root_and_leave_a_python_outside(tmp_path, monk
         return on_nodes(site)["container"]
 
     assert (found("env").state, found("env").evidence.split(":")[0]) == ("ok", "env")
-    blind = found("unshare --user --mount --map-root-user sh -c 'exit 7' --")
-    assert blind.state == "broken" and blind.fix.startswith(f"let the container see {tmp_path}/r:")
+    blind = found("""[sh, -c, '[ "$0" = true ]']""")
+    assert blind.state == "broken" and f"add --bind {tmp_path}/r to" in blind.fix
     # Apptainer's starter prints its last word in colour, and the end of the colour on its own line.
     words = tmp_path / "apptainer"
     words.write_text(
         "#!/bin/sh\nprintf '\\033[91mERROR  : no such image\\n\\033[0m' >&2; exit 255\n"
     )
     words.chmod(0o755)
-    assert found(words).evidence.endswith("/r: ERROR : no such image")
+    assert found(words).evidence.endswith("apptainer: ERROR : no such image")
+    assert found(words).fix.startswith("correct environment.container")
     none = {"host_python.sh": "host_python() { return 1; }"}
     monkeypatch.setattr(at_site, "site_template", lambda n: none.get(n) or site_template(n))
     alone = found("env")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hints import commands_in
 from login_side import fill
 from shell_check import check_script, check_syntax
 from wheels import NODE_VERSIONS, make_node_python, make_node_wheels, make_wheel
@@ -209,6 +210,7 @@ def test_a_complete_python_of_dlctl_stays_that_of_the_site_local(local_site, tmp
 
 @pytest.mark.slow
 def test_an_environment_for_the_site_local_is_told_and_its_file_is_true(local_site, monkeypatch):
+    own_python = sys.executable
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     answer = setup_site("local")
     file = find_site("local")
@@ -223,6 +225,9 @@ def test_an_environment_for_the_site_local_is_told_and_its_file_is_true(local_si
         [answer.python, "-c", "import torch; print(torch.__version__)"]
     )
     assert version.decode().strip() == "2.13"
+    ((command, _),) = commands_in(answer.notes[-1])
+    subprocess.run([own_python, "-m", "dlctl", *command.split()], check=True)
+    assert find_site("local").shipped
 
 
 @pytest.mark.parametrize("is_made", [True, False])
