@@ -71,7 +71,8 @@ class Call:
         self.args = command["argv"]
         self.returncode: int | None = None
         self._connection = _connect(name)
-        socket.send_fds(self._connection, [json.dumps(command).encode() + b"\n"], files)
+        with suppress(ConnectionError):  # it is another user's: `wait` answers that it is lost
+            socket.send_fds(self._connection, [json.dumps(command).encode() + b"\n"], files)
 
     def poll(self) -> int | None:
         """Return the exit code; None while it runs."""
