@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi
 
 @pytest.mark.first
 def test_learners_share_one_mpi_world(tmp_path):
-    job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
+    job = Job.on_mpi(tmp_path, 2, f"{PY} -m mpi4py train.py")
     job.write("train.py", "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))")
     assert job.run().state is State.COMPLETED, job.output
     assert (job.log(0), job.log(1)) == ("2\n", "2\n")
