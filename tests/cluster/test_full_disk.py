@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 
@@ -19,6 +20,11 @@ def small(cluster_site, xdg):
     root = cluster_site.cluster.small_disk / "root"
     yield change_site(cluster_site, xdg.config, root=str(root))
     cluster_site.cluster.exec("rm", "-rf", str(root))
+
+
+def is_ready(dlctl, training_id):
+    """Return whether the program has printed it; the supervisor prints its command before."""
+    return re.search(r"\| ready$", dlctl("logs", training_id).stdout, re.MULTILINE)
 
 
 def test_a_full_disk_at_submission(dlctl, small):
@@ -41,7 +47,7 @@ def test_a_full_disk_does_not_stop_a_halt(dlctl, small):
     command = "trap 'exit 0' USR2; echo ready; while :; do sleep 0.1; done"
     folder = write_training(dlctl.cwd, {"command": command}, name="f", time="1h")
     training_id = submit(dlctl, small, folder)
-    wait_until(lambda: "ready" in dlctl("logs", training_id).stdout, 90, interval_s=0.5)
+    wait_until(lambda: is_ready(dlctl, training_id), 90, interval_s=0.5)
     filler = shlex.quote(str(small.root / "filler"))
     small.cluster.exec("sh", "-c", f"cat /dev/zero >{filler} 2>/dev/null; :")
     halt(dlctl, training_id)
@@ -55,7 +61,7 @@ fallocate -l 1M "$RESULT_DIR/big" 2>/dev/null || exit 1
 """
     folder = write_training(dlctl.cwd, {"command": command}, name="f")
     training_id = submit(dlctl, small, folder)
-    wait_until(lambda: "ready" in dlctl("logs", training_id).stdout, 90, interval_s=0.5)
+    wait_until(lambda: is_ready(dlctl, training_id), 90, interval_s=0.5)
     fill = f"""
 left=$(df -Pk {shlex.quote(str(small.root))} | awk 'NR == 2 {{ print $4 }}')
 head -c $((left - 40))k /dev/zero >{shlex.quote(str(small.root / "filler"))}

@@ -14,6 +14,7 @@ from pathlib import Path
 from followed_hints import (
     ASKS,
     DAMAGED,
+    ENDED,
     FILLED,
     GONE,
     LOOKING,
@@ -73,7 +74,7 @@ def follow(dlctl, rows, **ids):
             words = [filled.get(word.partition("@")[0], word) for word in each.split()]
             words = [word.replace("@N", "@2") for word in words]
             words += ["--yes"] if each.startswith(ASKS) else []
-            end = dlctl(*words)
+            end = dlctl(*" ".join(words).split())
             if end.exit_code:
                 wrong[each] = (end.exit_code, end.stdout[-300:], end.stderr[-600:])
         if row.is_over and not wrong:
@@ -89,15 +90,26 @@ def test_what_commands_say_of_trainings_and_sites_can_be_followed(dlctl, local_s
     (xdg.config / "dlctl/sites").mkdir(parents=True, exist_ok=True)
     (xdg.config / "dlctl/sites/far.yml").write_text(FAR)
     saves = "echo 1 | tee $RESULT_DIR/model >$CHECKPOINT_DIR/best"
-    _, done = run(dlctl, local_site, write_training(dlctl.cwd / "t", {"command": saves}))
-    bad = write_training(dlctl.cwd / "bad", {"command": "echo 1 >$RESULT_DIR/m; exit 3"}, retries=0)
+    folder = write_training(dlctl.cwd / "t", {"command": saves}, {"a.py": "1"})
+    _, done = run(dlctl, local_site, folder)
+    bad = write_training(dlctl.cwd / "bad", {"command": "exit 3"}, retries=0)
     _, failed = run(dlctl, local_site, bad)
     ids = {"done": done, "failed": failed, "python": sys.executable}
-    assert_right(follow(dlctl, [*LOOKING, *SITES], **ids))
-    shutil.rmtree(local_site.job_dir(failed) / "attempts")
+    assert_right(follow(dlctl, SITES, **ids))
+    made = dlctl("models", "create", "t", "--site", "here", "--json", ok=True).json
+    assert_right(follow(dlctl, LOOKING, elsewhere=made["model_id"], **ids))
+    job_dir = local_site.job_dir(failed)
+    wait_for_state(dlctl, failed, "FAILED")  # again: a hint has resumed it
+    dry = ("prune", "local", "--older-than", "1s", "--dry-run")
+    wait_until(lambda: "nothing on local" not in dlctl(*dry).stderr, 30, what="its age")
+    assert_right(follow(dlctl, ENDED, **ids))
+    (job_dir / "results/m").write_text("1")
+    for lost in (contract.manifest_file, contract.plan_file, contract.script_file):
+        for attempt in (1, 2):
+            (job_dir / lost(attempt)).unlink()
     assert_right(follow(dlctl, LOST, **ids))
     wait_for_state(dlctl, failed, "FAILED")
-    shutil.rmtree(local_site.job_dir(done))
+    shutil.rmtree(job_dir)
     assert_right(follow(dlctl, GONE, **ids))
     for topic in TOPICS.values():
         dlctl(*topic.split(), ok=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 FILLED = {
-    "FOLDER": "t", "SITE": "local", "NAME": "other", "N": "1", "FILE": "best.yml", "user": "local",
+    "FOLDER": "t", "SITE": "local", "NAME": "other", "N": "1", "FILE": "best.yml",
+    "user": "local --without-slurm",
 }  # fmt: skip
 """What a person puts in the place of a word in capitals."""
 ASKS = ("delete", "models delete", "prune")
@@ -27,6 +28,7 @@ class Hinted(NamedTuple):
 
 
 LOOKING = [
+    Hinted("models update {elsewhere} --from {done}", ["models create --from ID"]),
     Hinted("show {failed}", ["logs {failed} --learner 0 --debug", "show {failed} --all"]),
     Hinted("logs --follow {done}", ["fetch results {done}"]),
     Hinted("resume {done}", ["show {done}"]),
@@ -52,16 +54,15 @@ SITES = [
     Hinted("doctor local", ["doctor local --deep"]),
     Hinted("doctor --deep", ["doctor SITE --deep"]),
     Hinted("du here", ["prune here --older-than 30d --dry-run"]),
-    Hinted("models create --from {done} --site here", ["models create --from ID"]),
     Hinted("sites show nowhere", ["sites add nowhere user@host"], is_over=True),
 ]
+ENDED = [Hinted("prune local --older-than 1s", ["prune"])]
 LOST = [
     Hinted("resume {failed}", ["fetch results {failed}", "resume --code {failed}"]),
 ]
 """Once the files of its attempts are gone."""
 GONE = [
-    Hinted("fetch results {done}", ["delete {done}"]),
-    Hinted("prune local --older-than 0s", ["prune"]),
+    Hinted("fetch results {failed}", ["delete {failed}"]),
 ]
 """Once its job directory is gone."""
 RUNNING = [
@@ -109,7 +110,19 @@ MANY = [
 SET_UP = [Hinted("render t/manifest.yml --site bare", ["sites setup bare"], is_over=True)]
 TOPICS = {"config": "config site", "sites list": "sites list", "stores list": "stores list"}
 """Help texts and descriptions name these."""
-ALL = [*LOOKING, *SITES, *LOST, *GONE, *RUNNING, *DAMAGED, *SUMLESS, *MODELS, *MANY, *SET_UP]
+ALL = [
+    *LOOKING,
+    *SITES,
+    *ENDED,
+    *LOST,
+    *GONE,
+    *RUNNING,
+    *DAMAGED,
+    *SUMLESS,
+    *MODELS,
+    *MANY,
+    *SET_UP,
+]
 
 _HINTS = "cluster/test_hints_run.py::"
 _WAITS = (
