@@ -112,8 +112,10 @@ def parse_duration(text: str) -> int:
             f"write {stripped}s, {stripped}m or {stripped}h"
         )
     duration_s = _clock_s(stripped, text) if ":" in stripped else _parts_s(stripped, text)
-    if not 0 < duration_s <= _MAX_S:
-        raise UnitError(f"{_shown(text)} is not a valid duration; {_DURATION_CHOICES}")
+    if duration_s <= 0:
+        raise UnitError(f"{_shown(text)} is no time at all; {_DURATION_CHOICES}")
+    if duration_s > _MAX_S:
+        raise UnitError(f"{_shown(text)} is too long: more than 100 years")
     return int(duration_s.to_integral_value("ROUND_CEILING"))
 
 

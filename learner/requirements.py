@@ -193,7 +193,8 @@ def _explained(output: str, log: Path) -> UserFault:
     last = (errors[-1] if says_why else _cause(output))[:300]
     if re.search(r"No module named '?(pip|ensurepip)\b", output):
         return UserFault(f"{sys.executable} has no pip, and can't install one itself",
-                         hint="install pip for it, or run `dlctl sites setup SITE`")  # fmt: skip
+                         hint="install pip for it (where it is in a container: in the "
+                         "image), or run `dlctl sites setup SITE`")  # fmt: skip
     if _NO_SPACE.search(output):
         return UserFault(f"there is no space left at {log.parent}",
                          hint=f"free space there ({see_space(log.parent)}; quota -s) and submit "

@@ -78,7 +78,7 @@ def _where(wanted: str, site: str | None) -> str:
 
 
 def create(
-    folder: Path | None = FOLDER,
+    context: typer.Context, folder: Path | None = FOLDER,
     name: str = typer.Option("", "--name", help="The model's name; the manifest's by default."),
     tags: list[str] = TAGS, aliases: list[str] = ALIASES, description: str | None = DESCRIPTION,
     training_id: str | None = FROM, results: str = RESULTS, site: str | None = SITE,
@@ -94,7 +94,10 @@ def create(
     if not source:
         raise typer.BadParameter("name a folder, or --from TRAINING")
     wish = models.wish(name, tags, aliases, description)
-    where = mine.store.find(training_id).site if training_id else site or default_site()
+    chosen_by = context.get_parameter_source("site")
+    if training_id and (chosen_by is None or chosen_by.name != "COMMANDLINE"):
+        site = mine.store.find(training_id).site
+    where = site or default_site()
     with models.models_at(mine, where) as there:
         made = there.make(wish, source)
         there.read()

@@ -88,9 +88,15 @@ def from_folder(
     else:
         raise ManifestError(f"{place}: there is no such folder or manifest")
     if not code.files:
+        if left_out := not_sent(code):
+            raise ManifestError(
+                f"{folder}: there is no file to store; {left_out}",
+                hint="allow a file with a line !NAME in .dlctlignore",
+            )
         raise ManifestError(
-            f"{folder}: there is no file to store; .gitignore and .dlctlignore leave out the rest",
-            hint="allow a file with a line !NAME in .dlctlignore",
+            f"{folder}: there is no file to store",
+            hint="put the program's files there; for a training's results: "
+            "dlctl models create --from ID",
         )
     say(not_sent(code))
     files, sources = _of_bundle(code)

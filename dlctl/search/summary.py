@@ -140,8 +140,15 @@ def count_words(overview: Overview) -> str:
     return text
 
 
+def result_words(found: Trials) -> dict[str, str]:
+    """Return the best trial in words, and why the newest of those that failed has."""
+    newest = found.newest_failure
+    why = f"trial {newest.number}: {newest.error}" if newest and found.best else ""
+    return {"best": best_words(found), "newest failure": why}
+
+
 def best_words(found: Trials) -> str:
-    """Return the best trial in words."""
+    """Return the best trial in words; where there is none, why the newest trial has failed."""
     row = found.best
     if row is None or row.metric is None:
         newest = found.newest_failure

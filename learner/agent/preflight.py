@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
     if wants_mpi(plan):
         write_whole(path, to_json(dataclasses.replace(report, mpi_library=MPI_PENDING)))
         os.environ.update(make_segment_folder(plan.training_id, attempt))
-        report = ask_mpi(report)
+        report = ask_mpi(plan, report)
     write_whole(path, to_json(report))
     return 0
 
@@ -112,14 +112,17 @@ def wants_mpi(plan: Plan) -> bool:
     return importlib.util.find_spec("mpi4py") is not None
 
 
-def ask_mpi(report: Preflight) -> Preflight:
+def ask_mpi(plan: Plan, report: Preflight) -> Preflight:
     """Return the report with MPI's size, rank and library, or a problem if MPI can't be loaded."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         what = f"MPI can't be loaded on {report.host}: {_one_line(error)}."
         hint = (
-            "Load an MPI in the site file (`environment.modules`), or run `dlctl sites setup SITE`."
+            "Add the MPI library of its mpi4py to the container's image."
+            if plan.environment.container
+            else "Load an MPI in the site file (`environment.modules`), or run `dlctl sites setup "
+            f"{plan.site}`."
         )
         return dataclasses.replace(report, problems=[*report.problems, f"{what}\n{hint}"])
     return dataclasses.replace(

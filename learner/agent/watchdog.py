@@ -32,7 +32,7 @@ from learner.job.directives import POLL_S, STACKS, Outside, is_gone, is_there
 from learner.job.metrics import finished_file
 from learner.job.status import STUCK, UNFINISHED, UNHEEDED, UNSAVED, Heartbeat, end_line, last_lines
 from learner.system import processes
-from learner.system.files import Reserve, is_full
+from learner.system.files import FULL_DISK, Reserve, is_full
 from learner.system.signals import HaltFlag
 
 TICK_S = 0.1
@@ -398,8 +398,7 @@ class Watchdog:
         if state is State.COMPLETED:
             reason = "; ".join(filter(None, (self._unheeded_error(), warning)))
         if state is State.FAILED and is_full(self.heart.path.parent):
-            # The program's own error message may not have fit into its log.
-            words.append("dlctl: No space left on device: the job directory's disk is full")
+            words.append(FULL_DISK)
         self._reserve.free()
         for _ in range(10):
             if self.heart.set(

@@ -152,6 +152,7 @@ def _mpi_group(learners: int) -> Group:
         count = f"{learners} learners" if learners else "learners started by MPI"
         raise UserFault(
             f"{count} need mpi4py and an MPI library in {sys.executable}: {error}",
-            hint="see the site's environment: modules, or `dlctl sites setup SITE`",
+            hint="see the site's environment: modules, the container's image, or "
+            "`dlctl sites setup SITE`",
         ) from error
     return MpiGroup()

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from dlctl import contract
 from dlctl.contract import Plan
+from dlctl.contract.programs.advice import more_packages
 from learner.errors import Mistake, UserFault
 from learner.frameworks.base import FrameworkRunner, Traits
 from learner.job.context import starts_mpi
@@ -80,10 +81,7 @@ def _missing_modules(plan: Plan) -> list[str]:
     if not missing:
         return []
     names = ", ".join(missing)
-    return [
-        f"Python {sys.executable!r} lacks {names}.\n"
-        f"Run: dlctl sites setup {plan.site}  (it makes an environment with {names} there)"
-    ]
+    return [f"Python {sys.executable!r} lacks {names}.\n{more_packages(plan, names)}"]
 
 
 def _model_file(plan: Plan, job_dir: Path) -> list[str]:

@@ -59,6 +59,8 @@ class ServerLoop:
         self._stats: dict[str, float] = {}
         self._newest: tuple[int, int, dict[str, float]] | None = None
         """Step, epoch and values of the last chunk."""
+        self._all_done = False
+        """Whether all learners' chunks are trained on; this learner's last may not be the last."""
 
     def run(self) -> bool:
         """Train until nothing is left (True), or until a halt (False)."""
@@ -87,7 +89,8 @@ class ServerLoop:
                 self._train(chunk, batches, loader)
                 if self._training.halt.is_set:
                     return False
-            if self._cursor.finished:
+            self._all_done = self._cursor.finished
+            if self._all_done:
                 return True
             self._linger()
         return False
@@ -164,7 +167,8 @@ class ServerLoop:
     def _report_progress(self) -> None:
         if self._newest is not None:
             step, epoch, values = self._newest
+            done = min(1.0, step / (self._steps * self._settings.epochs))
             self._reports.progress.update(
                 step, epoch, {**values, **self._stats}, warning=self._watch.warning,
-                done=min(1.0, step / (self._steps * self._settings.epochs)), force=True,
+                done=1.0 if self._all_done else done, force=True,
             )  # fmt: skip

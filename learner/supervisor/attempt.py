@@ -29,7 +29,7 @@ from learner.supervisor.oversight.guards import Overseer, guarded
 from learner.supervisor.oversight.hang import HangCheck, SilenceCheck
 from learner.supervisor.sent_files import Keeper, check_code, check_weights
 from learner.supervisor.statuses import Statuses
-from learner.system.files import Reserve
+from learner.system.files import FULL_DISK, Reserve, is_full
 
 if TYPE_CHECKING:
     from learner.storage import Moving
@@ -268,6 +268,8 @@ class Supervisor:
         statuses = [status for status in self._statuses() if status.rank not in lost]
         if any(status.state not in (State.COMPLETED, State.HALTED) for status in statuses):
             self._is_ended_from_outside()  # waits for a SIGTERM that may be on its way
+        if exit_code != 0 and is_full(self.job_dir):
+            words = [*words, FULL_DISK]
         secrets = known_secrets(self.plan, os.environ)
         observed = Observed(
             statuses,

@@ -122,7 +122,8 @@ def _killed(plan: Plan, status: Status, number: int, launcher_words: Sequence[st
     who, evidence = name_of(status), evidence_of(status)
     if number == signal.SIGKILL:
         sure = says_full(list(launcher_words)) or _is_near_its_limit(plan, status)
-        memory = f"{'' if sure else 'perhaps '}by its memory limit ({memory_of(plan)})"
+        limit = memory_of(plan, None if sure else status.metrics.get(MEMORY_BYTES))
+        memory = f"{'' if sure else 'perhaps '}by its memory limit ({limit})"
         if not limits_memory(plan):
             memory = "from outside, or because the machine ran out of memory"
         kind = VerdictKind.OUT_OF_MEMORY if sure else VerdictKind.UNKNOWN

@@ -49,6 +49,8 @@ def put_back(aside: Path, final: Path) -> bool:
 
 SIZE_BYTES = 64 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = "dlctl: No space left on device: the job directory's disk is full"
+"""The evidence where `is_full`: what a program itself wrote may not have fit into its log."""
 
 
 class Reserve:

@@ -99,3 +99,19 @@ echo 1 >"$CHECKPOINT_DIR/model"; touch "$LOG_DIR/went"; dd if=/dev/zero of="$RES
     assert wait_for_state(dlctl, training_id, "COMPLETED")["attempt"] == 2
     log = dlctl("logs", training_id, ok=True).stdout
     assert log.count("| there is room") == 1
+
+
+def test_a_disk_that_is_full_when_the_learners_start(dlctl, small, xdg):
+    """It was the launcher that ended "after 0 of 1 learners had started … check the site"."""
+    fill = small.cluster.folder / "fill-and-run"
+    fill.write_text(f"""#!/bin/sh
+case " $* " in *" learner.agent "*) cat /dev/zero >{small.root}/filler 2>/dev/null ;; esac
+exec srun "$@"
+""")
+    fill.chmod(0o755)
+    site = change_site(small, xdg.config, launcher={"executable": str(fill)})
+    folder = write_training(dlctl.cwd, {"command": "echo hello"}, learners=2)
+    training_id = submit(dlctl, site, folder)
+    known = wait_for_state(dlctl, training_id, "FAILED")
+    assert "No space left on device" in known["reason"], known
+    assert f"dlctl du {site.name}" in known["hint"]

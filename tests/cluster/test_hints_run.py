@@ -128,6 +128,21 @@ def test_limits_of_the_login_node_stay_there_and_those_of_the_set_up_are_named(
     shutil.rmtree(folder)
 
 
+def test_a_limit_of_the_set_up_is_not_the_nodes_fault(dlctl, site, xdg):
+    """The check of the nodes wrote more than that, found "File too large" and avoided the node."""
+    write_training(dlctl.cwd, {"command": 'python3 -c \'open("big", "wb").write(bytes(1 << 20))\''})
+    change_site(site, xdg.config, site.name, environment={"setup": ["ulimit -f 200"]})
+    done, training_id = run(dlctl, site, dlctl.cwd)
+    assert done.exit_code == 10
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert shown["reason"].endswith("OSError: [Errno 27] File too large"), shown
+    assert "`environment.setup`" in shown["hint"]
+    change_site(site, xdg.config, site.name, environment={"setup": []})
+    ((resume, _),) = commands_in(shown["hint"])
+    dlctl(*resume.split(), ok=True)
+    wait_for_state(dlctl, training_id, "COMPLETED")
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="Open MPI refuses only root")
 def test_what_open_mpi_says_to_root_names_the_two_ways_out(dlctl, local_site, xdg):
     """The site's Python and its root folder were blamed."""

@@ -27,7 +27,7 @@ _STEPS = 20
 
 def print_status(mine: Client, record: Record, as_json: bool) -> None:
     """Print how far a search is, and submit the workers that its hub has asked for in vain."""
-    from dlctl.search.summary import best_words, count_words, counts, strategy_words
+    from dlctl.search.summary import count_words, counts, result_words, strategy_words
     from dlctl.service import verbs
 
     with closing(mine.open(record.site)) as session:
@@ -40,8 +40,7 @@ def print_status(mine: Client, record: Record, as_json: bool) -> None:
         "reason": "" if is_done else record.reason, "hint": "" if is_done else record.hint,
         "trials": count_words(overview), "left": "" if record.state.final else found.left.words,
         "waits": "\n".join(found.waits), "strategy": strategy_words(overview),
-        "best": best_words(overview.trials),
-    }  # fmt: skip
+    } | result_words(overview.trials)  # fmt: skip
     output.report(answer, as_json, lambda _: output.fields(shown))
 
 
@@ -104,10 +103,10 @@ def _print_trial(details: dict[str, Any], trials: Trials) -> None:
 
 def _print_search(record: Record, overview: Overview) -> None:
     from dlctl.search.summary import (
-        best_words,
         count_words,
         importance_of,
         left_of,
+        result_words,
         strategy_words,
     )
     from dlctl.search.waits import why_trials_wait
@@ -128,8 +127,7 @@ def _print_search(record: Record, overview: Overview) -> None:
         "trials": count_words(overview),
         "left": "" if record.state.final else left_of(overview, record).words,
         "waits": "\n".join(why_trials_wait(overview, record)),
-        "best": best_words(overview.trials),
-    })  # fmt: skip
+    } | result_words(overview.trials))  # fmt: skip
     output.line("")
     important = {each.name: _share(each) for each in importance_of(overview)}
     rows = [[p.name, _values(p), _when(p), important[p.name]] for p in spec.space]

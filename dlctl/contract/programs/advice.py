@@ -36,10 +36,11 @@ def limits_memory(plan: Plan) -> bool:
     return plan.batch.scheduler != "local"
 
 
-def memory_of(plan: Plan) -> str:
-    """Return the memory of each learner, in words."""
+def memory_of(plan: Plan, used_bytes: float | None = None) -> str:
+    """Return the memory that each learner may use, and how much one last used, in words."""
     size = plan.resources.memory_bytes_per_learner
-    return "the plan sets none" if size is None else f"{_in_words(size)} per learner"
+    limit = "the plan sets none" if size is None else f"{_in_words(size)} per learner"
+    return limit if used_bytes is None else f"{limit}; it last used {_in_words(used_bytes)}"
 
 
 def more_memory(plan: Plan) -> str:
@@ -97,13 +98,23 @@ def longer_job(plan: Plan) -> str:
 
 def higher_limits(plan: Plan) -> str:
     """Return what to do about a limit that the job's processes inherit from their shell."""
-    where = "the shell that submits (ulimit -a)"
-    if limits_memory(plan):  # Slurm hands on none of the login node's
-        where = "`environment.setup` of the site's file (ulimit), or have the nodes' raised"
+    where = "`environment.setup` of the site's file (ulimit), or "
+    # Slurm hands on no limit of the login node.
+    where += "have the nodes' raised" if limits_memory(plan) else "in the shell that submits"
     return f"Raise the limit in {where}; then: dlctl resume {plan.training_id}"
 
 
-def _in_words(size_bytes: int) -> str:
+def more_packages(plan: Plan, names: str) -> str:
+    """Return how the site's Python gets what it lacks."""
+    if plan.environment.container:
+        return (
+            f"Set environment.python to a Python in the container that has {names}, or add "
+            f"{'these' if ',' in names else 'it'} to the image."
+        )
+    return f"Run: dlctl sites setup {plan.site}  (it makes an environment with {names} there)"
+
+
+def _in_words(size_bytes: float) -> str:
     gib = size_bytes / 2**30
     return f"{gib:.3g} GiB" if gib >= 1 else f"{size_bytes / _MIB:.3g} MiB"
 

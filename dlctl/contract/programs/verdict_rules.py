@@ -169,11 +169,12 @@ RULES = (
     _rule(
         r"No space left on device|[Dd]isk quota exceeded"
         r"|PytorchStreamWriter failed writing file|enforce fail at inline_container",
-        LEARNER | JOB, KIND.DISK_FULL,
+        LEARNER | LAUNCHER | JOB, KIND.DISK_FULL,
         "Free space, or files (df -i), there: `dlctl du {site}` shows what could go; then resume "
         f"{NEWEST}: dlctl resume {{id}}",
         "A file system is full, or a quota used up",
     ),
+    _rule(r"\bFile too large\b", LEARNER, KIND.SITE, "{limits}"),
     # The training itself.
     _rule(
         r"\bFloatingPointError\b|(?i:\bloss\b[^.:]{0,40}\b(?:is|was|became) (?:nan|inf)\b)"

@@ -6,6 +6,7 @@ have the memory that the job has asked for, and room in /dev/shm.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -76,6 +77,8 @@ def _check_folder(folder: Path, found: Findings, *, own: bool) -> None:
             os.fsync(file.fileno())
         free = shutil.disk_usage(folder).free
     except OSError as error:
+        if error.errno == errno.EFBIG:  # `ulimit -f` in the set-up: no fault of the node
+            return
         full = error.errno in FULL
         what = f"has no space left in {folder}" if full else f"can't write to {folder}"
         if not full:

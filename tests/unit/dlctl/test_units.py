@@ -48,6 +48,11 @@ def test_a_bare_number_is_refused_with_the_choices(text):
         parse_duration(text)
 
 
+def test_a_duration_that_is_too_long_is_called_so():
+    with pytest.raises(UnitError, match="'2000000d' is too long: more than 100 years"):
+        parse_duration("2000000d")
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "4x", "h", "-4h", "0s", "00:00:00", "10:00", "1:60:00", "1-24:00:00", "1h1h", "4h30"],

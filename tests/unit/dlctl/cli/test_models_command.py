@@ -76,15 +76,32 @@ def test_a_mistake_is_one_sentence(dlctl, local_site, words, exit_code, said):
     assert said in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_training_that_sent_no_file_makes_a_model_of_its_results(dlctl, local_site):
+def test_a_training_that_sent_no_file_makes_a_model_of_its_results(
+    dlctl, local_site, add_site, tmp_path
+):
     """The index of an empty folder is empty, and was taken for one that is gone."""
     (dlctl.cwd / "manifest.yml").write_text(
         "name: t\nframework: {name: sh, command: 'echo x >\"$RESULT_DIR/x\"'}\n"
     )
     (training_id,) = dlctl("submit", ok=True).stdout.split()
     dlctl("logs", "--follow", training_id)
-    made = dlctl("models", "create", "--from", training_id, "--json", ok=True).json
+    add_site("other", f"{tmp_path}/other")
+    create = ("models", "create", "--from", training_id)
+    refused = dlctl(*create, "--site", "other")  # it was ignored
+    assert f"{training_id} is at local, and the model at other" in refused.stderr
+    made = dlctl(*create, "--json", env={"DLCTL_SITE": "other"}, ok=True).json
     assert [each["path"] for each in made["files"]] == ["x"]
+
+
+def test_a_folder_without_a_file_is_not_called_left_out(dlctl):
+    (dlctl.cwd / "manifest.yml").write_text("name: t\nframework: {name: sh, command: 'true'}\n")
+    bare = dlctl("models", "create", ".")
+    assert bare.exit_code == 3
+    assert "no file to store\n  hint: put the program's files there" in bare.stderr
+    (dlctl.cwd / "a.py").touch()
+    (dlctl.cwd / ".dlctlignore").write_text("*\n")
+    ignored = dlctl("models", "create", ".")
+    assert "no file to store; left out by .dlctlignore:1: " in ignored.stderr
 
 
 def test_a_deletion_asks_first(dlctl, folder):

@@ -136,6 +136,16 @@ def test_best_names_the_newest_failure_while_none_has_ended_well(dlctl, known):
     assert newest.error and says in " ".join(dlctl("show", ONE, ok=True).stdout.split())
 
 
+def test_the_newest_failure_is_named_beside_the_best(dlctl, known):
+    write_search(known, 12, 9, failed=0.3)
+    found = trials_of(12, 9, failed=0.3)
+    newest = found.newest_failure
+    assert found.best and newest
+    for command in ("show", "status"):
+        text = " ".join(dlctl(command, ONE, ok=True).stdout.split())
+        assert f"newest failure trial {newest.number}: {newest.error}" in text
+
+
 def test_a_search_that_has_ended_is_neither_halted_nor_cancelled(dlctl, known):
     write_search(known, 3)
     for command in ("halt", "cancel"):

@@ -152,6 +152,7 @@ def test_every_solver_learns_the_digits(make_job, solver, learners, settings, le
     assert told <= lines[0].keys() and "samples_per_s" not in lines[0]
     status = json.loads((job.directory / f"progress-{learners - 1}").read_text())
     assert {"loss", "accuracy", "pushes", "wait_share", "batches"} <= status["metrics"].keys()
+    assert status["done"] == 1, "its own last chunk was not the last of all"
     assert checkpoint(job)["server"]["cursor"]["undone"] == []
 
 

@@ -61,6 +61,15 @@ def test_the_learner_that_printed_an_error_is_named_not_the_one_killed_with_it(j
     assert "requirements" in verdict.hint
 
 
+def test_a_guess_at_the_memory_limit_has_the_memory_last_used(judge, plan):
+    resources = replace(plan.resources, memory_bytes_per_learner=1 << 30)
+    killed = status(0, State.FAILED, signal=9, metrics={"memory_bytes": 341 << 20})
+    verdict = judge(killed, plan=replace(plan, resources=resources))
+    assert verdict.reason.endswith(
+        "signal 9, perhaps by its memory limit (1 GiB per learner; it last used 341 MiB)."
+    )
+
+
 @pytest.mark.parametrize(
     ("said", "named"), [("connection lost", 1), ("[rank 0 on n1] ValueError: no", 0)]
 )
