@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils._pytree import tree_leaves
 
 from learner.checkpoint.rng import preserved
 from learner.data.classes import count_classes
@@ -22,6 +24,9 @@ from learner.model.user_model import Parts
 _TIMES = (1, 2, 3)
 """How often samples come, to tell a sum from a mean. (A contrastive loss may double as a sum does,
 but not treble.)"""
+
+_MEAN = 1
+"""ATen's number for `reduction="mean"`, which the nodes of torch's own losses have kept."""
 
 
 class HaltedInValidation(Exception):
@@ -61,12 +66,14 @@ class Evaluation:
                 f"the loss returned {shape}, not a tensor with one element",
                 hint="it must be the mean over the batch",
             )
-        if not self._checked:
-            self._check_mean(outputs, targets)
+        if not self._checked and loss.requires_grad:
+            self._check_mean(loss, outputs, targets)
         return loss
 
-    def _check_mean(self, outputs: Any, targets: Any) -> None:
+    def _check_mean(self, loss: torch.Tensor, outputs: Any, targets: Any) -> None:
         """Refuse a sum: a mean over a few samples is the same if each comes several times.
+
+        The user's loss is called again only if autograd shows no mean: it may count its calls.
 
         Raises:
             UserFault: the loss grows with the batch.
@@ -74,10 +81,13 @@ class Evaluation:
         if (batch_size((targets,)) or 0) < 2:  # a single row could be anything
             return
         self._checked = True
+        if _has_mean(loss, outputs):
+            return
         try:
             with preserved(self._device), torch.no_grad():
                 batches = [take((targets, outputs), [0, 1] * times) for times in _TIMES]
-                once, *more = (float(self._parts.loss(ours, theirs)) for theirs, ours in batches)
+                probe = copy.deepcopy(self._parts.loss)
+                once, *more = (float(probe(ours, theirs)) for theirs, ours in batches)
         except Exception:  # the loss takes no such batch: nobody knows
             return
         if once and np.allclose(more, [n * once for n in _TIMES[1:]], rtol=1e-3, atol=0):
@@ -140,6 +150,22 @@ class Evaluation:
             if rows[:, -1].any():
                 raise HaltedInValidation
             yield sum_in_order(rows[:, :-1]), share.batch_samples
+
+
+def _has_mean(loss: torch.Tensor, outputs: Any) -> bool:
+    """Return whether autograd took a mean between the model's outputs and the loss."""
+    leaves = tree_leaves(outputs)
+    known = {leaf.grad_fn for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    nodes = [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if node.name() == "MeanBackward0" or getattr(node, "_saved_reduction", None) == _MEAN:
+            return True
+        nodes += [before for before, _ in node.next_functions]
+    return False
 
 
 def _name_layer(error: Exception, model: torch.nn.Module) -> None:

@@ -189,6 +189,28 @@ def test_any_other_loss_trains(loss):
     first_loss(loss, model=nn.Linear(4, 2), targets=torch.zeros(5, 2))
 
 
+class Counting(nn.Module):
+    """A loss that changes with its calls, such as one whose weights are warmed up."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.loss, self.calls = loss, 0
+
+    def forward(self, outputs, targets):
+        self.calls += 1
+        return self.loss(outputs, targets)
+
+
+def test_a_look_at_the_loss_leaves_its_state_alone():
+    """It was called three times more, so that a loss was not a number three steps early."""
+    calls = []
+    first_loss(lambda o, t: calls.append(o) or nn.functional.mse_loss(o, t))
+    assert len(calls) == 1
+    counting = Counting(lambda o, t: ((o - t) ** 2).sum() / len(o))
+    first_loss(counting)
+    assert counting.calls == 1
+
+
 def test_class_weights_make_no_sum_of_a_mean():
     loss = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 5.0]))
     first_loss(loss, model=nn.Linear(4, 2), targets=torch.tensor([0, 1, 1, 0, 1]))
