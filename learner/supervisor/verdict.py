@@ -261,6 +261,15 @@ def _vanished(plan: Plan, observed: Observed, lost: list[Status]) -> Outcome:
                 if kind not in CONSEQUENCES:
                     evidence = _evidence_of_lost(observed, each)
                     return failed(kind, f"{name_of(each)} failed: {what}", hint, evidence)
+        launcher, words = LAUNCHERS[plan.launch.kind], observed.launcher_words
+        if unheard := launcher.unheard(words, [each.rank for each in lost]):
+            gone = next(each for each in lost if each.rank == unheard[0])
+            reason = (
+                f"A node was lost: {gone.host} did not answer {launcher_name(plan)} when it ended "
+                "the learners."
+            )
+            evidence = _evidence_of_lost(observed, gone)
+            return failed(VerdictKind.NODE_LOST, reason, go_on(plan), evidence)
     if found is not None:
         return _by_rule(plan, found, evidence)
     sentences = _sentences(observed.launcher_words)

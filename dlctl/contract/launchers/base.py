@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -76,6 +76,7 @@ class Launcher:
         end: how it says that a process has ended; a group that begins with `ranks` has the ranks.
         stop: how it begins to say that it ends the others; what it says then is no cause.
         killed: how it says that it has killed all of them.
+        waited: how it says that it has waited in vain for the rest of them to end.
         rest: how it says that it ends the rest of them because one has ended with exit code 0; a
             group `rank` has the one.
     """
@@ -94,19 +95,24 @@ class Launcher:
     stop: re.Pattern[str] | None = None
     rest: re.Pattern[str] | None = None
     killed: re.Pattern[str] | None = None
+    waited: re.Pattern[str] | None = None
 
-    def ends(self, words: Sequence[str]) -> list[int]:
+    def ends(self, words: Iterable[str]) -> list[int]:
         """Return the ranks in the order in which the launcher saw their processes end badly."""
-        pattern = self.end
+        return self._heard(itertools.takewhile(lambda line: not self.stops(line), words))
+
+    def _heard(self, words: Iterable[str]) -> list[int]:
         found: list[int] = []
-        if pattern is not None:
-            before = itertools.takewhile(lambda line: not self.stops(line), words)
-            for match in filter(None, map(pattern.search, before)):
-                given = (
-                    text for name, text in match.groupdict().items() if text and "rank" in name
-                )
-                found += [rank for text in given for rank in _numbers(text)]
+        for match in filter(None, map(self.end.search, words)) if self.end else ():
+            given = (text for name, text in match.groupdict().items() if text and "rank" in name)
+            found += [rank for text in given for rank in _numbers(text)]
         return list(dict.fromkeys(found))
+
+    def unheard(self, words: Sequence[str], ranks: Iterable[int]) -> list[int]:
+        """Return for which of these ranks it waited in vain while it heard of others."""
+        heard = self._heard(words)
+        in_vain = self.waited is not None and any(map(self.waited.search, words))
+        return [rank for rank in ranks if heard and in_vain and rank not in heard]
 
     def stops(self, line: str) -> bool:
         """Return whether from this line on the launcher, or MPI, only ends the others."""

@@ -42,6 +42,7 @@ class Srun(Launcher):
     end = re.compile(r": tasks? (?P<ranks>\d[\d,-]*): (?!Exited with exit code 0$|running)[A-Z]")
     stop = re.compile(r"Terminating StepId|Job step aborted|\*\*\* STEP ")
     killed = re.compile(r": tasks? \d[\d,-]*: Killed$")
+    waited = re.compile(r"Timed out waiting for job step to complete")
     rest = re.compile(
         r"First task exited \d+s ago|mpi/pmix.* Error handler invoked: .*:(?P<rank>\d+)\]"
     )

@@ -93,6 +93,25 @@ def test_the_launchers_output_explains_why_all_learners_are_gone(judge, line, re
     assert hint in verdict.hint
 
 
+WAITED_FOR_N2 = (
+    "slurmstepd-n1: error: *** STEP 2.1 ON n1 CANCELLED AT 2026-11-29T06:57:32 ***",
+    "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.",
+    "srun: error: n1: task 0: Killed",
+    "srun: launch/slurm: _step_signal: Terminating StepId=2.1",
+    "srun: error: Timed out waiting for job step to complete",
+)
+"""Recorded where n2 was powered off and MPI on n1 ended the step before Slurm knew."""
+
+
+def test_a_node_that_srun_waits_for_in_vain_is_lost(judge):
+    """It was "Slurm ended the learners' step", and the next attempt got the same node."""
+    verdict = judge(None, WAITED_FOR_N2)
+    assert (verdict.kind, verdict.evidence.rank, verdict.evidence.host) == ("node_lost", 1, "n2")
+    assert verdict.reason.startswith("A node was lost: n2 did not answer srun")
+    assert judge(None, WAITED_FOR_N2[:-1]).kind == "scheduler"
+    assert judge(None, [*WAITED_FOR_N2, "srun: error: n2: task 1: Killed"]).kind == "scheduler"
+
+
 def test_the_node_whose_step_had_too_much_is_named_not_a_learner_that_was_killed_with_it(judge):
     """Slurm kills the whole step where it counts the memory of a node's part of it."""
     line = "slurmstepd-n1: error: StepId=2.1 exceeded memory limit (972316672 > 629145600), being"
