@@ -114,7 +114,7 @@ class ModelsAt:
         if training.site != site:
             raise RecordError(
                 f"{training.training_id} is at {training.site}, and the model at {site}",
-                hint=f"dlctl models create --from {training.training_id}, without --site",
+                hint=f"make one at its site: dlctl models create --from {training.training_id}",
             )
         (training,) = refresh(self.session, [training], self.mine.store)
         try:

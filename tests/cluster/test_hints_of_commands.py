@@ -92,7 +92,7 @@ def test_what_commands_say_of_trainings_and_sites_can_be_followed(dlctl, local_s
     saves = "echo 1 | tee $RESULT_DIR/model >$CHECKPOINT_DIR/best"
     folder = write_training(dlctl.cwd / "t", {"command": saves}, {"a.py": "1"})
     _, done = run(dlctl, local_site, folder)
-    bad = write_training(dlctl.cwd / "bad", {"command": "exit 3"}, retries=0)
+    bad = write_training(dlctl.cwd / "bad", {"command": "echo no licence; exit 3"}, retries=0)
     _, failed = run(dlctl, local_site, bad)
     ids = {"done": done, "failed": failed, "python": sys.executable}
     assert_right(follow(dlctl, SITES, **ids))

@@ -57,7 +57,8 @@ SITUATIONS = {
         "echo 'Timed out waiting 9ms for recv operation to complete'; exit 1", "hung",
         ["logs ID --debug"]),
     "tries again": Situation("exit 75", "try_again", RESUME),
-    "says nothing": Situation("exit 3", "user_error", SEE_LOG),
+    "says nothing": Situation("exit 3", "user_error", ["resume ID --code"]),
+    "says little": Situation("echo no licence; exit 3", "user_error", SEE_LOG),
     "aborts": Situation("kill -ABRT $$", "unknown", SEE_LOG),
     "is ended": Situation("kill -TERM $$; sleep 9", "scheduler", RESUME),
 }  # fmt: skip

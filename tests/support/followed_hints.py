@@ -28,7 +28,7 @@ class Hinted(NamedTuple):
 
 
 LOOKING = [
-    Hinted("models update {elsewhere} --from {done}", ["models create --from ID"]),
+    Hinted("models update {elsewhere} --from {done}", ["models create --from {done}"]),
     Hinted("show {failed}", ["logs {failed} --learner 0 --debug", "show {failed} --all"]),
     Hinted("logs --follow {done}", ["fetch results {done}"]),
     Hinted("resume {done}", ["show {done}"]),
