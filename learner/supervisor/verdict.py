@@ -147,6 +147,8 @@ def _failed(plan: Plan, observed: Observed) -> Outcome:
         left = ends.left_early(plan, words)
         if left is not None and (match is None or match[0].kind is VerdictKind.SCHEDULER):
             return _left_early(plan, left)
+        if gone := _gone(plan, observed, lost):
+            return gone
     if first is not None:
         others_did = (
             first.standing >= Standing.OF_OTHERS or first.outcome.kind in _BY_OTHERS
@@ -219,6 +221,24 @@ def _left_early(plan: Plan, status: Status) -> Outcome:
     return failed(VerdictKind.USER_ERROR, reason, hint, evidence_of(status))
 
 
+def _gone(plan: Plan, observed: Observed, lost: list[Status]) -> Outcome | None:
+    """Return the outcome if a node is lost: the launcher waited for its learners in vain."""
+    silent = {each.rank: each for each in lost if not _says_why(observed, each)}
+    unheard = LAUNCHERS[plan.launch.kind].unheard(observed.launcher_words, silent)
+    if not unheard:
+        return None
+    status, name = silent[unheard[0]], launcher_name(plan)
+    reason = f"A node was lost: {status.host} did not answer {name} when it ended the learners."
+    evidence = _evidence_of_lost(observed, status)
+    return failed(VerdictKind.NODE_LOST, reason, go_on(plan), evidence)
+
+
+def _says_why(observed: Observed, status: Status) -> bool:
+    """Return whether the log of a learner that is lost names an error of its own."""
+    log = observed.logs.get(status.rank, [])
+    return bool(failure_at_end(log)) or first_match(Place.LEARNER, log) is not None
+
+
 def _launchers_word(plan: Plan, words: list[str]) -> tuple[Rule, str] | None:
     """Return what the launcher says about the end; not that it ended the rest because of one."""
     found = first_match(Place.LAUNCHER, words)
@@ -255,21 +275,12 @@ def _vanished(plan: Plan, observed: Observed, lost: list[Status]) -> Outcome:
     if found is None or found[0].kind is VerdictKind.SCHEDULER:
         # A learner's own words say more than that its step was ended.
         for each in lost:
-            log = observed.logs.get(each.rank, [])
-            if first_match(Place.LEARNER, log) or failure_at_end(log):
+            if _says_why(observed, each):
+                log = observed.logs[each.rank]
                 kind, what, hint = read_words(plan, log, None, each.rank)
                 if kind not in CONSEQUENCES:
                     evidence = _evidence_of_lost(observed, each)
                     return failed(kind, f"{name_of(each)} failed: {what}", hint, evidence)
-        launcher, words = LAUNCHERS[plan.launch.kind], observed.launcher_words
-        if unheard := launcher.unheard(words, [each.rank for each in lost]):
-            gone = next(each for each in lost if each.rank == unheard[0])
-            reason = (
-                f"A node was lost: {gone.host} did not answer {launcher_name(plan)} when it ended "
-                "the learners."
-            )
-            evidence = _evidence_of_lost(observed, gone)
-            return failed(VerdictKind.NODE_LOST, reason, go_on(plan), evidence)
     if found is not None:
         return _by_rule(plan, found, evidence)
     sentences = _sentences(observed.launcher_words)

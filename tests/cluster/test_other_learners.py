@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 import signal
 
-from trainings import ON_THE_CLUSTER, begin, count_of, halt, node_of, wait_for_state, write_counter
+import pytest
+from trainings import (
+    ON_THE_CLUSTER,
+    begin,
+    count_of,
+    halt,
+    node_of,
+    wait_for_state,
+    write_counter,
+    write_training,
+)
 from waiting import wait_until
 
 from dlctl import contract
@@ -78,3 +88,35 @@ def test_those_that_are_left_go_on(dlctl, cluster_site, cluster):
     assert plan is not None
     assert (plan.resources.learners, plan.resources.nodes) == (1, 1)
     assert "learner-0 | done at 100" in dlctl("logs", training_id, ok=True).stdout
+
+
+BEGIN_OF_MPI = "from mpi4py import MPI\nstep = MPI.COMM_WORLD.Barrier\n"
+BEGIN_OF_GLOO = "import torch.distributed as d\nd.init_process_group('gloo')\nstep = d.barrier\n"
+STEPS = """\
+import time
+step()
+print("ready", flush=True)
+while True:
+    step()
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("begin_of", [BEGIN_OF_MPI, BEGIN_OF_GLOO], ids=["mpi", "gloo"])
+def test_a_node_is_lost_whatever_the_others_say_of_it(dlctl, cluster_site, cluster, begin_of):
+    """MPI and torch end the others at once, long before Slurm misses the node."""
+    folder = write_training(
+        dlctl.cwd, {"command": "python3 train.py"}, {"train.py": begin_of + STEPS},
+        learners=2, nodes=2, time="1h", retries=1,
+    )  # fmt: skip
+    training_id, job_dir = begin(dlctl, cluster_site, folder)
+    log = job_dir / contract.learner_log(1, 1)
+    wait_until(lambda: log.exists() and "ready" in log.read_text(), 90)
+    node = node_of(dlctl, training_id, 1)
+    cluster.node_kill(node)
+    wait_until((job_dir / contract.verdict_file(1)).exists, 120)
+    first = contract.read_record(Verdict, job_dir / contract.verdict_file(1))
+    assert first is not None and first.evidence is not None and first.action is not None
+    assert (first.kind, first.evidence.host) == ("node_lost", f"n{node}"), first
+    assert first.action.exclude == [f"n{node}"], first.action
+    dlctl("cancel", training_id, ok=True)
