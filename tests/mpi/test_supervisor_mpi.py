@@ -41,12 +41,12 @@ def test_killed_learner_is_the_one_at_fault(tmp_path):
 
 
 @pytest.mark.parametrize(("how", "kind", "says"), [
-    ("network handles", "network", "Connection refused"),
-    ("watchdog", "unknown", "vanished with its watchdog"),
-    ("75", "try_again", "exit code 75"),
-    ("MPI_Abort mpi", "user_error", "exit code 7"),
-    ("0 mpi", "user_error", "ended with exit code 0 before the others were done"),
-    ("segv mpi", "unknown", "signal 11"),
+    ("network 1 handles", "network", "Connection refused"),
+    ("watchdog 1", "unknown", "vanished with its watchdog"),
+    ("75 1", "try_again", "exit code 75"),
+    ("MPI_Abort 1 mpi", "user_error", "MPI_Abort with error code 7"),
+    ("0 1 mpi", "user_error", "ended with exit code 0 before the others were done"),
+    ("segv 1 mpi", "unknown", "signal 11"),
 ])  # fmt: skip
 def test_the_learner_that_failed_first_is_blamed_on_this_machine(tmp_path, how, kind, says):
     job = Job.on_mpi(tmp_path, 2, f"exec {PY} train.py {how}")
@@ -71,13 +71,13 @@ def test_an_mpi_that_reaches_nobody_is_the_networks_fault(tmp_path):
 
 
 @pytest.mark.parametrize(("how", "kind", "says"), [
-    ("exception", "user_error", "failed with exit code 1: train.py:20: ValueError: no labels"),
+    ("exception", "user_error", "failed with exit code 1: train.py:22: ValueError: no labels"),
     ("78", "user_error", "failed with exit code 78"),
     ("segv", "unknown", "was killed by signal 11"),
     ("network", "network", "Connection refused"),
 ])  # fmt: skip
 def test_the_process_of_torchrun_that_failed_first_is_named(tmp_path, how, kind, says):
-    job = Job(tmp_path, f"exec {TORCHRUN} --standalone --nproc-per-node 2 train.py {how}")
+    job = Job(tmp_path, f"exec {TORCHRUN} --standalone --nproc-per-node 2 train.py {how} 1")
     job.write("train.py", CULPRIT)
     verdict = job.run()
     assert (verdict.kind, str(verdict.state)) == (kind, "FAILED"), verdict.reason
