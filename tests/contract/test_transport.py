@@ -13,6 +13,7 @@ import pytest
 from odd_names import ODD_NAMES
 
 from dlctl.errors import TransportTimeout
+from dlctl.site_admin.setup import under_bash
 from dlctl.transport.local import LocalTransport
 from dlctl.transport.openssh import OpensshTransport
 
@@ -57,8 +58,10 @@ def test_what_a_user_exports_changes_no_script(monkeypatch):
     """An exported CDPATH made `cd` print: `models create` said that it could not store."""
     monkeypatch.setenv("CDPATH", "/:/tmp")
     monkeypatch.setenv("SHELLOPTS", "errexit:noglob:xtrace")
-    end = LocalTransport().run("cd tmp 2>/dev/null || cd /tmp\nfalse\necho /et[c] ${CDPATH-unset}")
-    assert (end.exit_code, end.stdout, end.stderr) == (0, b"/etc unset\n", b"")
+    script = "cd tmp 2>/dev/null || cd /tmp\nfalse\necho /et[c] ${CDPATH-unset}"
+    for each in (script, under_bash(script)):
+        end = LocalTransport().run(each)
+        assert (end.exit_code, end.stdout, end.stderr) == (0, b"/etc unset\n", b"")
 
 
 def test_a_long_script(transport):
