@@ -205,7 +205,14 @@ ABORT = (
     "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "  Proc: [[44856,1],1]",
     "  Errorcode: 7", "", "NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.",
 )  # fmt: skip
+SPLIT = (
+    "ready", "-" * 74, "MPI_ABORT was invoked on rank 0 in communicator MPI COMM 3 SPLIT FROM 0",
+    "  Proc: [[8337,1],1]", *ABORT[4:],
+)  # fmt: skip
+"""Of a communicator in which the learner 1 has the rank 0."""
 AT_ONCE = {
+    "MPI_Abort of half of the world": How(
+        K.USER_ERROR, "called MPI_Abort with error code 7: ready", State.TRAINING, SPLIT),
     "MPI_Abort": How(K.USER_ERROR, "called MPI_Abort with error code 7: ready",
                      State.TRAINING, ABORT),
     "MPI_Abort that crashed": How(K.USER_ERROR, "called MPI_Abort with error code 7: ready",
@@ -290,6 +297,16 @@ def test_a_step_that_mpi_kills_at_once_is_the_fault_of_who_left_it(plan, how, at
         outcome = judge(plan, "srun", 1, AT_ONCE[how], victim, at, STEP_KILLED)
         assert (outcome.kind, outcome.evidence.rank) == (AT_ONCE[how].kind, 1), outcome.reason
         assert AT_ONCE[how].says in outcome.reason
+
+
+@pytest.mark.parametrize("at", [9.0, 11.0])
+def test_who_aborted_a_part_of_the_world_is_blamed_by_its_rank_in_the_whole(plan, at):
+    """mpirun prints what a process says; the watchdogs did not live to report anything."""
+    words = list(SPLIT[1:])
+    assert judge(plan, "Open MPI 5", 1, GONE, {"state": State.TRAINING}, at, words).evidence.rank
+    del words[2]  # Open MPI 4 does not tell
+    found = judge(plan, "Open MPI 4", 1, GONE, {"state": State.TRAINING}, at, words)
+    assert found.evidence.rank == (at < 10.0), "whose heartbeat is older"
 
 
 def test_a_kill_that_the_launcher_also_gave_the_others_counts_less_than_what_came_before(plan):
