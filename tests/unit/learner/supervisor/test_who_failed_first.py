@@ -13,6 +13,7 @@ import pytest
 from node_job import Job, status
 
 from dlctl.contract import Launch, State, Status, VerdictKind
+from dlctl.contract.launchers import LAUNCHERS as LAUNCHERS_OF
 from dlctl.contract.programs.mpi_words import ABORTED, without_frames
 from learner.errors import EXIT_HALTED
 from learner.job.outcome import Outcome
@@ -505,6 +506,15 @@ def test_torchrun_that_was_ended_itself_is_a_victim(plan, tmp_path):
     victim = status(0, State.FAILED, exit_code=1, last_lines=last_lines(log))
     culprit = as_status(1, 11.0, OF_OTHERS["a refused connection"])
     assert decide(plan, Observed([victim, culprit], 1, [], None)).evidence.rank == 1
+
+
+def test_sruns_of_other_versions_and_with_v_are_understood():
+    srun = LAUNCHERS_OF["srun"]
+    words = ["srun: launch/slurm: _task_finish: n1: task 0: Completed",
+             "srun: error: n2: task 1: Exited with exit code 1",
+             "srun: Terminating job step 7.0",  # until Slurm 20.02
+             "srun: error: n1: task 2: Killed"]  # fmt: skip
+    assert srun.ends(words) == [1]
 
 
 def test_the_first_of_many_tasks_is_named_by_srun(plan):
