@@ -181,7 +181,7 @@ def _suspect(plan: Plan, observed: Observed, status: Status) -> Suspect | None:
         outcome = _explain(plan, observed, status)
         weight = standing(
             plan, status, outcome.kind, names_error=says_why(status),
-            all_killed=any(map(LAUNCHERS[plan.launch.kind].kills_all, observed.launcher_words)),
+            all_killed=any(map(LAUNCHERS[plan.launch.kind].killed.search, observed.launcher_words)),
         )  # fmt: skip
         return Suspect(status, outcome, weight)
     words = observed.logs.get(status.rank, [])
