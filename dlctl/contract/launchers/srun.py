@@ -43,9 +43,7 @@ class Srun(Launcher):
     stop = re.compile(r"Terminating (?:StepId|job step)|Job step aborted|\*\*\* STEP ")
     killed = re.compile(r": tasks? \d[\d,-]*: Killed$")
     waited = re.compile(r"Timed out waiting for job step to complete")
-    rest = re.compile(
-        r"First task exited \d+s ago|mpi/pmix.* Error handler invoked: .*:(\d+)\]"
-    )
+    rest = re.compile(r"First task exited \d+s ago|mpi/pmix.* Error handler invoked: .*:(\d+)\]")
 
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return srun with the shape of the step; one learner's end ends the step."""
