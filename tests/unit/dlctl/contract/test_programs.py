@@ -156,7 +156,8 @@ KEPT = (
     "for s in 1 2; do python main.py $s || exit 3; done; echo all",
     "main() { python main.py; }\nmain", "pip -q list | cat >/dev/null; python main.py",
     "python main.py; exit", "wc -l main.py; python main.py", "bash redirected.sh",
-    "python monitor.py & python main.py", "which python; python main.py", "python main.py '; echo done'", "python main.py 'open",
+    "python monitor.py & python main.py", "which python; python main.py",
+    "python main.py '; echo done'", "python main.py 'open",
 )  # fmt: skip
 
 
