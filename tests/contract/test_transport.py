@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 import pytest
 from odd_names import ODD_NAMES
@@ -62,6 +63,21 @@ def test_what_a_user_exports_changes_no_script(monkeypatch):
     for each in (script, under_bash(script)):
         end = LocalTransport().run(each)
         assert (end.exit_code, end.stdout, end.stderr) == (0, b"/etc unset\n", b"")
+
+
+def test_errors_are_read_whatever_language_a_site_speaks(monkeypatch, tmp_path):
+    """A full disk was not recognized where the login shell's locale is German."""
+    made = subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", tmp_path / "de_DE.UTF-8"],
+                          capture_output=True, check=False) if which("localedef") else None  # fmt: skip
+    monkeypatch.setenv("LOCPATH", str(tmp_path))
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    full = ["sh", "-c", "cat /dev/zero >/dev/full"]
+    spoken = subprocess.run(full, capture_output=True, text=True, check=False).stderr
+    if made is None or "Speicherplatz" not in spoken:
+        pytest.skip("this machine can't speak German: it lacks localedef, or translations")
+    for script in (shlex.join(full), under_bash(shlex.join(full))):
+        assert "No space left on device" in LocalTransport().run(script).error_text
+    assert "ü" in LocalTransport().run("printf %s ü | head -c 2").text
 
 
 def test_a_long_script(transport):
