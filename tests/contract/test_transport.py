@@ -67,13 +67,14 @@ def test_what_a_user_exports_changes_no_script(monkeypatch):
 
 def test_errors_are_read_whatever_language_a_site_speaks(monkeypatch, tmp_path):
     """A full disk was not recognized where the login shell's locale is German."""
-    made = subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", tmp_path / "de_DE.UTF-8"],
-                          capture_output=True, check=False) if which("localedef") else None  # fmt: skip
+    if which("localedef"):
+        make = ["localedef", "-i", "de_DE", "-f", "UTF-8", tmp_path / "de_DE.UTF-8"]
+        subprocess.run(make, capture_output=True, check=False)
     monkeypatch.setenv("LOCPATH", str(tmp_path))
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     full = ["sh", "-c", "cat /dev/zero >/dev/full"]
     spoken = subprocess.run(full, capture_output=True, text=True, check=False).stderr
-    if made is None or "Speicherplatz" not in spoken:
+    if "Speicherplatz" not in spoken:
         pytest.skip("this machine can't speak German: it lacks localedef, or translations")
     for script in (shlex.join(full), under_bash(shlex.join(full))):
         assert "No space left on device" in LocalTransport().run(script).error_text
