@@ -1,4 +1,4 @@
-"""What an MPI library prints into a learner's log when it ends processes. Pure."""
+"""Read in a learner's log how an MPI library ended processes. Pure."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ RULES = (
     _rule(
         r"[Aa]ddress already in use|EADDRINUSE", LEARNER, KIND.NETWORK,
         "Another program had the port. Let yours listen at $MASTER_PORT, then: dlctl resume {id} "
-        "--code; if it does, only try again: dlctl resume {id}",
+        "--code; if it already does, just try again: dlctl resume {id}",
     ),
     _rule(
         r"MPI_ERR_(?:INTERN|UNKNOWN|OTHER)\b|Unable to find reachable pairing"
