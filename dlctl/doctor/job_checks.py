@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -119,10 +120,10 @@ def _ending(chain: Chain, job: Job) -> None:
     hosts = ", ".join(dict.fromkeys(each.host for each in job.preflights)) or "no node"
     if job.record.state is State.COMPLETED:
         return chain.add("job", OK, f"job {job.record.job_id} ran on {hosts}")
-    fix = job.verdict.hint if job.verdict else ""
-    fix = fix.replace(f"dlctl resume {job.record.training_id}", f"dlctl doctor {chain.site} --deep")
+    again, resume = f"dlctl doctor {chain.site} --deep", f"dlctl resume {job.record.training_id}"
+    fix = re.sub(f"{resume}(?! --)", again, job.verdict.hint if job.verdict else "")
     if not fix or job.record.training_id in fix:
-        fix = f"`dlctl doctor {chain.site} --deep --bundle FILE` keeps its logs"
+        fix = f"`{again} --bundle FILE` keeps its logs"
     return chain.add("job", BROKEN, f"{job.record.state} on {hosts}: {job.record.reason}", fix)
 
 

@@ -385,7 +385,7 @@ cat >{temporary} || exit 1
 chmod {mode:o} {temporary} && mv -f -- {temporary} {shlex.quote(name)}"""
     end = transport.run(script, stdin=content, timeout_s=_TIMEOUT_S)
     if end.exit_code:
-        raise explained(transport, path, end)
+        raise explained(transport, folder, end)
 
 
 def _mark() -> str:

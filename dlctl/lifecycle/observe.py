@@ -442,7 +442,7 @@ _ENDINGS = {
     JobState.TIMEOUT: "the time limit ended the job before it could save",
     JobState.OUT_OF_MEMORY: "the job used more memory than it asked for",
     JobState.NODE_FAIL: "a node was lost",
-    JobState.DROPPED: "Slurm ended the job by itself, as after its controller has lost its state",
+    JobState.DROPPED: "Slurm itself ended the job, as when its controller has lost its state",
 }
 
 

@@ -380,11 +380,11 @@ def closed_statuses(
     if not record.state.final and verdict is None:
         return statuses
     state, evidence = (verdict.state, verdict.evidence) if verdict else (record.state, None)
-    if evidence is None or not evidence.role:  # nobody is to blame, except of one the only one
-        failed = state is State.FAILED and len(statuses) == 1
-        return [each.closed(failed=failed and each.role == "learner") for each in statuses]
+    if evidence and evidence.role:
+        blamed = [(evidence.role, evidence.rank)]
+    else:  # nobody is to blame, except of one the only one
+        blamed = [("learner", each.rank) for each in statuses if len(statuses) == 1]
     return [
-        each.closed(failed=(state, each.role, each.rank)
-                    == (State.FAILED, evidence.role, evidence.rank))
+        each.closed(failed=state is State.FAILED and (each.role, each.rank) in blamed)
         for each in statuses
-    ]  # fmt: skip
+    ]

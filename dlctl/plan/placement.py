@@ -27,8 +27,9 @@ class Placement:
     time_s: int | None = None
     """The time limit of one job; a longer training takes a chain of them."""
     most_memory_bytes: int | None = None
-    most_time_s: int | None = None
     """How much memory each learner could have, in the partition that has most."""
+    most_time_s: int | None = None
+    """The longest time limit of a job in the chosen partition."""
 
 
 def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> Placement:

@@ -101,7 +101,7 @@ _WORDS: dict[str, Why] = {
     "launch failed requeued held": Why(
         "it could not be launched on a node, and is held", _RELEASE, never=True),
     "job requeued in held state": Why(
-        "you or an administrator had it requeued, and hold it", f"{_RELEASE}, or {_ASK}",
+        "you or an administrator requeued and held it", f"{_RELEASE}, or {_ASK}",
         never=True),
     "user env retrieval failed requeued held": Why(
         "a node could not get your environment, and the job is held", _RELEASE, never=True),

@@ -103,7 +103,9 @@ def under_bash(script: str) -> str:
     """Return a script that runs `script` in bash, as jobs do, or in sh if there is no bash."""
     end = "DLCTL_SCRIPT_ENDS_HERE"
     choose = "shell=/bin/sh; command -v bash >/dev/null 2>&1 && shell='bash'"
-    return f"{choose}\nexec $shell /dev/fd/9 9<<'{end}' </dev/null\n{script}\n{end}\n"
+    # dash hands on what a user exports for bash, and does not undo it as `known_state.sh` wants.
+    begin = f"exec env -u SHELLOPTS $shell /dev/fd/9 9<<'{end}' </dev/null"
+    return f"{choose}\n{begin}\n{script}\n{end}\n"
 
 
 def shell_environment(

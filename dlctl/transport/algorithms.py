@@ -36,8 +36,9 @@ def algorithm_hint(stderr: str, host: str, config: str) -> str:
             "here, or ask the host's administrators."
         )
     return (
-        "The host has only algorithms that ssh no longer uses by itself. If you trust the network, "
-        f"put two lines above the first Host of {config}: `Host {host}` and `{option} +{usable[0]}`"
+        "The host offers only algorithms that ssh no longer uses by default. If you trust the "
+        f"network, put two lines above the first Host of {config}: `Host {host}` and "
+        f"`{option} +{usable[0]}`"
     )
 
 

@@ -254,7 +254,7 @@ class Watchdog:
         self._escalate(now)
         progress, warning = self._progress()
         if self._stuck:
-            warning = f"its log ends with a traceback ({self._stuck}), but it still runs: in MPI?"
+            warning = f"its log ends with a traceback ({self._stuck}); it still runs, maybe in MPI"
         if self.stop is Stop.NONE:
             progress["reason"] = warning
         self.heart.beat(**progress)

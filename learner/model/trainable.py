@@ -35,7 +35,7 @@ def check_trainable(parts: Parts, learners: int) -> None:
             raise UserFault(
                 f"{name} of the model has no values yet: it {state}",
                 hint="name the layer's size in place of Lazy…, or call the model in build() with a "
-                "sample before you make the optimizer; off meta leads to_empty(device='cpu')",
+                "sample before you make the optimizer; to_empty(device='cpu') takes it off meta",
             )
     _check_step(parts.optimizer)
 

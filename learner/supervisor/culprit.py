@@ -134,7 +134,7 @@ class Ends:
         reported = {each.rank for each in self.reported if each.state.final}
         at_once = [each for each in done if each.rank not in reported]
         lost = any(each.exit_code == LOST_OTHERS for each in self.statuses)
-        by_mpi = lost and any(map(launcher.stops, words))
+        by_mpi = lost and any(map(launcher.stop.search, words))
         ranks = [each.rank for each in done]
         by_launcher = any(launcher.ends_the_rest(word, ranks) for word in words)
         is_cause = bool(at_once) or by_mpi or by_launcher

@@ -18,7 +18,7 @@ from dlctl.contract.ground.amounts import format_bytes
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.metrics import EventKind, Source
 from dlctl.contract.programs.advice import higher_limits
-from dlctl.contract.programs.verdict_rules import Place, first_match
+from dlctl.contract.programs.verdict_rules import UNMAPPED, Place, first_match
 from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import MetricsFile, tell
 from learner.job.outcome import Outcome, failed, last_verdict
@@ -102,6 +102,7 @@ def with_limits(plan: Plan, outcome: Outcome) -> Outcome:
     killed = outcome.evidence is not None and outcome.evidence.signal == signal.SIGKILL
     found = first_match(Place.LEARNER, [outcome.reason])
     is_memory = found is not None and found[0].kind is VerdictKind.OUT_OF_MEMORY
+    is_memory = is_memory or UNMAPPED.search(outcome.reason) is not None
     if limit == resource.RLIM_INFINITY or killed or not is_memory:
         return outcome
     reason = (

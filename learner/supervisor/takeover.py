@@ -47,7 +47,7 @@ _ENDINGS = {
     ),
     DROPPED: (
         VerdictKind.SCHEDULER,
-        "Slurm ended the job by itself, as after its controller has lost its state.",
+        "Slurm itself ended the job, as when its controller has lost its state.",
     ),
     "CANCELLED": (VerdictKind.CANCELLED, "The job was cancelled, but not by dlctl."),
 }  # fmt: skip

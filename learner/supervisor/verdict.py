@@ -181,7 +181,7 @@ def _suspect(plan: Plan, observed: Observed, status: Status) -> Suspect | None:
         outcome = _explain(plan, observed, status)
         weight = standing(
             plan, status, outcome.kind, names_error=says_why(status),
-            all_killed=any(map(LAUNCHERS[plan.launch.kind].kills_all, observed.launcher_words)),
+            all_killed=any(map(LAUNCHERS[plan.launch.kind].killed.search, observed.launcher_words)),
         )  # fmt: skip
         return Suspect(status, outcome, weight)
     words = observed.logs.get(status.rank, [])
@@ -214,8 +214,8 @@ def _with_others(plan: Plan, ends: Ends, suspects: list[Suspect]) -> Outcome:
 
 def _left_early(plan: Plan, status: Status) -> Outcome:
     reason = (
-        f"{name_of(status)} ended with exit code 0 before the others were done, which "
-        f"{launcher_name(plan)} or MPI ended because of it."
+        f"{name_of(status)} ended with exit code 0 before the others were done, so that "
+        f"{launcher_name(plan)} or MPI ended them."
     )
     hint = "Let all learners end together, after equally many steps; with MPI by MPI_Finalize."
     return failed(VerdictKind.USER_ERROR, reason, hint, evidence_of(status))

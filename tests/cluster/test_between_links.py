@@ -111,7 +111,7 @@ def test_a_job_that_somebody_requeues_and_holds_stays_held(dlctl, cluster, start
     wait_until(lambda: cluster.user("squeue", "-h", "-j", job_id, "-o", "%T %r").strip() == state)
     known = dlctl("status", training_id, "--json", ok=True).json
     assert known["state"] == "QUEUED"
-    who = f"in job {job_id}, which waits in the queue: you or an administrator had it requeued"
+    who = f"in job {job_id}, which waits in the queue: you or an administrator requeued and held it"
     assert who in known["reason"], known
     assert f"scontrol release {job_id}" in known["hint"]
     assert jobs_of(cluster, training_id) == {job_id}
@@ -163,7 +163,7 @@ def test_a_controller_that_has_lost_its_state_ends_no_training(dlctl, cluster, s
     assert known["attempt"] == 2
     lost = verdict(job_dir, 1)
     assert (lost.kind, lost.action.kind) == ("scheduler", "retry"), lost
-    assert lost.reason.startswith("Slurm ended the job by itself, as after its controller has lost")
+    assert lost.reason.startswith("Slurm itself ended the job, as when its controller has lost")
 
 
 @pytest.mark.parametrize("rank", [0, 1])

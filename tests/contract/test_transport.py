@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 import pytest
 from odd_names import ODD_NAMES
 
 from dlctl.errors import TransportTimeout
+from dlctl.site_admin.setup import under_bash
 from dlctl.transport.local import LocalTransport
 from dlctl.transport.openssh import OpensshTransport
 
@@ -57,8 +59,26 @@ def test_what_a_user_exports_changes_no_script(monkeypatch):
     """An exported CDPATH made `cd` print: `models create` said that it could not store."""
     monkeypatch.setenv("CDPATH", "/:/tmp")
     monkeypatch.setenv("SHELLOPTS", "errexit:noglob:xtrace")
-    end = LocalTransport().run("cd tmp 2>/dev/null || cd /tmp\nfalse\necho /et[c] ${CDPATH-unset}")
-    assert (end.exit_code, end.stdout, end.stderr) == (0, b"/etc unset\n", b"")
+    script = "cd tmp 2>/dev/null || cd /tmp\nfalse\necho /et[c] ${CDPATH-unset}"
+    for each in (script, under_bash(script)):
+        end = LocalTransport().run(each)
+        assert (end.exit_code, end.stdout, end.stderr) == (0, b"/etc unset\n", b"")
+
+
+def test_errors_are_read_whatever_language_a_site_speaks(monkeypatch, tmp_path):
+    """A full disk was not recognized where the login shell's locale is German."""
+    if which("localedef"):
+        make = ["localedef", "-i", "de_DE", "-f", "UTF-8", tmp_path / "de_DE.UTF-8"]
+        subprocess.run(make, capture_output=True, check=False)
+    monkeypatch.setenv("LOCPATH", str(tmp_path))
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    full = ["sh", "-c", "cat /dev/zero >/dev/full"]
+    spoken = subprocess.run(full, capture_output=True, text=True, check=False).stderr
+    if "Speicherplatz" not in spoken:
+        pytest.skip("this machine can't speak German: it lacks localedef, or translations")
+    for script in (shlex.join(full), under_bash(shlex.join(full))):
+        assert "No space left on device" in LocalTransport().run(script).error_text
+    assert "ü" in LocalTransport().run("printf %s ü | head -c 2").text
 
 
 def test_a_long_script(transport):

@@ -96,7 +96,7 @@ class Call:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Have it get a signal."""
+        """Send it a signal."""
         with suppress(OSError):  # it has ended
             self._connection.send(bytes([number]))
 

@@ -15,7 +15,7 @@ _KILLED_S = 2.0
 
 
 class Child(Protocol):
-    """What `end_child` needs of a `subprocess.Popen`."""
+    """The part of a `subprocess.Popen` that `end_child` needs."""
 
     returncode: int | None
 
@@ -27,7 +27,7 @@ class Child(Protocol):
         """Return the exit code once it has ended; raise TimeoutExpired after so many seconds."""
 
     def send_signal(self, number: int, /) -> None:
-        """Have it get a signal."""
+        """Send it a signal."""
 
 
 @dataclass(frozen=True)

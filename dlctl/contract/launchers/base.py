@@ -73,12 +73,12 @@ class Launcher:
         tasks_variable: in which a process reads how many were started with it; empty: in none.
         gpus_variable: in which a process reads the system's numbers of its step's GPUs.
         ended_grace_s: the time from SIGTERM until the launcher kills a process, less a margin.
-        end: how it says that a process has ended; a group that begins with `ranks` has the ranks.
-        stop: how it begins to say that it ends the others; what it says then is no cause.
+        end: how it says that a process has ended badly; its groups have the ranks.
+        stop: how it, or MPI, begins to say that it ends the others; what follows is no cause.
         killed: how it says that it has killed all of them.
         waited: how it says that it has waited in vain for the rest of them to end.
         rest: how it says that it ends the rest of them because one has ended with exit code 0; a
-            group `rank` has the one.
+            group has the rank of the one.
     """
 
     kind = "direct"
@@ -91,36 +91,21 @@ class Launcher:
     tasks_variable = ""
     gpus_variable = ""
     ended_grace_s = 5.0
-    end: re.Pattern[str] | None = None
-    stop: re.Pattern[str] | None = None
-    rest: re.Pattern[str] | None = None
-    killed: re.Pattern[str] | None = None
-    waited: re.Pattern[str] | None = None
+    end = stop = rest = killed = waited = re.compile("(?!)")  # which matches nothing
 
     def ends(self, words: Iterable[str]) -> list[int]:
         """Return the ranks in the order in which the launcher saw their processes end badly."""
-        return self._heard(itertools.takewhile(lambda line: not self.stops(line), words))
+        return self._heard(itertools.takewhile(lambda line: not self.stop.search(line), words))
 
     def _heard(self, words: Iterable[str]) -> list[int]:
-        found: list[int] = []
-        for match in filter(None, map(self.end.search, words)) if self.end else ():
-            given = (text for name, text in match.groupdict().items() if text and "rank" in name)
-            found += [rank for text in given for rank in _numbers(text)]
-        return list(dict.fromkeys(found))
+        found = filter(None, map(self.end.search, words))
+        texts = (text for match in found for text in match.groups() if text)
+        return list(dict.fromkeys(rank for text in texts for rank in _numbers(text)))
 
     def unheard(self, words: Sequence[str], ranks: Iterable[int]) -> list[int]:
         """Return for which of these ranks it waited in vain while it heard of others."""
-        heard = self._heard(words)
-        in_vain = self.waited is not None and any(map(self.waited.search, words))
+        heard, in_vain = self._heard(words), any(map(self.waited.search, words))
         return [rank for rank in ranks if heard and in_vain and rank not in heard]
-
-    def stops(self, line: str) -> bool:
-        """Return whether from this line on the launcher, or MPI, only ends the others."""
-        return self.stop is not None and self.stop.search(line) is not None
-
-    def kills_all(self, line: str) -> bool:
-        """Return whether a line says that the launcher has killed all its processes at once."""
-        return self.killed is not None and self.killed.search(line) is not None
 
     def ends_the_rest(self, line: str, done: Sequence[int]) -> bool:
         """Return whether a line says that an end with exit code 0 has ended the others.
@@ -128,9 +113,8 @@ class Launcher:
         Args:
             done: the ranks that have ended so.
         """
-        found = self.rest.search(line) if self.rest is not None else None
-        rank = found and found.groupdict().get("rank")
-        return found is not None and (rank is None or int(rank) in done)
+        found = self.rest.search(line)
+        return found is not None and all(int(rank) in done for rank in found.groups() if rank)
 
     def argv(self, request: LaunchRequest) -> list[str]:  # noqa: ARG002
         """Return the command in front of the program."""

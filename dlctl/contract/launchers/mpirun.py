@@ -27,8 +27,8 @@ class Mpirun(Launcher):
     ended_grace_s = 0.4
     """Open MPI's mpirun waits one second between SIGTERM and SIGKILL."""
     end = re.compile(
-        r"Process name: \[(?:\[\d+,\d+\],|[\w.-]+@\d+,)(?P<rank>\d+)\]"
-        r"|noticed that process rank (?P<rank_of_signal>\d+) |^= *RANK (?P<rank_of_hydra>\d+) PID "
+        r"Process name: \[(?:\[\d+,\d+\],|[\w.-]+@\d+,)(\d+)\]"
+        r"|noticed that process rank (\d+) |^= *RANK (\d+) PID "
     )
     """Open MPI and Intel MPI name only the first; MPICH names its process id."""
     stop = re.compile(r"MPI_ERRORS_ARE_FATAL")

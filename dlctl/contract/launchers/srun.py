@@ -39,13 +39,11 @@ class Srun(Launcher):
     gpus_variable = "SLURM_STEP_GPUS"
     ended_grace_s = 20.0
     """Slurm's KillWait is 30 s."""
-    end = re.compile(r": tasks? (?P<ranks>\d[\d,-]*): (?!Exited with exit code 0$|running)[A-Z]")
-    stop = re.compile(r"Terminating StepId|Job step aborted|\*\*\* STEP ")
+    end = re.compile(r": tasks? (\d[\d,-]*): (?!Completed)[A-Z]")
+    stop = re.compile(r"Terminating (?:StepId|job step)|Job step aborted|\*\*\* STEP ")
     killed = re.compile(r": tasks? \d[\d,-]*: Killed$")
     waited = re.compile(r"Timed out waiting for job step to complete")
-    rest = re.compile(
-        r"First task exited \d+s ago|mpi/pmix.* Error handler invoked: .*:(?P<rank>\d+)\]"
-    )
+    rest = re.compile(r"First task exited \d+s ago|mpi/pmix.* Error handler invoked: .*:(\d+)\]")
 
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return srun with the shape of the step; one learner's end ends the step."""

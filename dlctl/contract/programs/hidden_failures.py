@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,33 +17,38 @@ from dlctl.contract.programs.torchrun import first_failure, without_summary
 from dlctl.contract.programs.tracebacks import error_at_end
 
 _IGNORED = re.compile(
-    r"\$\([^()]*\)|`[^`]*`|(?:^|(?<=\s))#[^\n'\"]*$|\\\n|\d?>&(?:\d|-)", re.MULTILINE
+    r"\$\([^()]*\)|`[^`]*`|(?:^|(?<=\s))#[^\n'\"]*$|\\\n|\d?[<>]+&?\s*[^\s<>;|&()'\"]+",
+    re.MULTILINE,
 )
-"""What a shell puts in place of other text, comments, and lines that go on."""
+"""What a shell puts in place of other text, comments, lines that go on, and files of output."""
 _UNCLEAR = re.compile(
-    r"<<|\w\s*\(\s*\)|\|\|\s*[{(]|\b(?:function|case|else|elif|trap|PIPESTATUS)\b|\$\?"
+    r"<<|\w\s*\(\s*\)|\|\|\s*[{(]|\b(?:function|case|else|elif|trap|PIPESTATUS)\b|\$\?|[<>]\("
 )
 _STRICT = re.compile(r"\bset\s(?:.*\s)?(?:-\w*e\w*|-o\s+errexit)\b|^#!.*\s-\w*e", re.MULTILINE)
 _PROGRAM = re.compile(
-    r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|bash|sh)"
-    r"|\S*\.(?:py|sh)|\./\S+"
+    r"(?:.* )?(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|bash|sh) "
+    r"|(?:(?:\w+=\S*|nice|nohup|exec|env) )*(?:\./\S+|\S+\.(?:py|sh)) "
 )
 _ASIDE = re.compile(
-    r"(?:\[+|\.|alias|cat|cd|chmod|command|conda|cp|echo|export|find|git|grep|head|kill|ln|ls|mkdir"
-    r"|module|mv|pip|printf|rm|sed|set|sleep|source|tail|tar|test|touch|type|unset|which) "
+    r"(?:\[+|\.|alias|cd|command|conda|echo|export|find|git|grep|kill|ls|mkdir|module|pip"
+    r"|printf|rm|source|test|type|unset|which) "
     r"|.*\bpython\S* (?:.* )?(?:-c|-V|--version|-m (?:pip|venv)) "
 )
 """Commands that name programs, but train nothing."""
-_SHELL = re.compile(r"(?:.*/)?(?:ba|da|k|z)?sh")
-_OPERATOR = re.compile(r"&&|\|\||\|&|[<>]+\(?|[;&|()\n]")
-_CONDITIONS = frozenset({"if", "while", "until", "elif", "!"})
-_WORDS = frozenset({"then", "do", "done", "else", "fi", "{", "}", "time", *_CONDITIONS})
+_INNER = re.compile(r"\b(?:ba|da|k|z)?sh ((?:.* )?-\w*c) (['\"])(.*?)\2", re.DOTALL)
+_COMMAND = re.compile(
+    r"([\s(){}]*(?:(?:(?:if|then|while|until|do|done|fi|time|!)(?![^\s);&|])|for\s[^;\n]*)[\s(){}]*)*)"
+    r"((?:'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|[^|&;\n'\"\\])*)(\|\||&&|\|&|[|&;\n]|$)",
+    re.DOTALL,
+)
+"""Words of the shell's own language, a command, and what stands between it and the next."""
+_CONDITIONS = frozenset({"if", "while", "until", "!"})
 _SURELY_FINE = re.compile(r"(?:true|:|echo|printf|exit 0)(?: |$)")
 _OF_SHELLS = re.compile(
     r"(?:\S+: line \d+: +\d+ )?(?:Segmentation fault|Bus error|Illegal instruction|Aborted|Killed"
     r"|Floating point exception)(?: \(core dumped\))?(?: {2}.*)?$"
-    r"|(?:\S+: (?:line )?\d+: )(?P<lacking>.*(?:not found|Permission denied|No such file.*))$"
-    r"|(?P<python>\S*python\S*: can't open file .*)"
+    r"|(?:\S+: line|\S*sh:) \d+: .*(?:not found|Permission denied|No such file.*)$"
+    r"|\S*python\S*: can't open file .*"
 )
 """What a shell prints of a program that a signal has killed or that is not there; and Python's."""
 _MPI4PY = re.compile(r"^\s*(?:from|import) +mpi4py", re.MULTILINE)
@@ -64,22 +68,17 @@ def failure_at_end(lines: list[str]) -> str:
 
 
 class _Command(NamedTuple):
-    words: Sequence[str]
-    """Without the words of the shell's own language."""
+    text: str
     link: str
     """What stands between it and the next: `;`, `&`, `|`, `&&` or `||`."""
     is_condition: bool
     in_loop: bool
 
     @property
-    def text(self) -> str:
-        """The words as people write them."""
-        return " ".join(self.words)
-
-    @property
     def trains(self) -> bool:
         """Whether it seems to run the user's program."""
-        return any(map(_PROGRAM.fullmatch, self.words)) and not _ASIDE.match(f"{self.text} ")
+        text = f"{self.text} "
+        return not self.is_condition and bool(_PROGRAM.match(text)) and not _ASIDE.match(text)
 
 
 def warn_if_hidden(command: str | None, code: Path, learners: int = 1) -> str:
@@ -114,18 +113,17 @@ def _hidden(where: str, text: str, options: str = "") -> str:
         options: Those of the shell that runs the text.
     """
     is_strict = _STRICT.search(text) or re.search(r"(?:^| )-\w*e|errexit", options)
+    if where or options:
+        text = text.replace("&>", ">")  # only in bash; in dash `&` ends a command
     text = _IGNORED.sub(" ", text)
     if _UNCLEAR.search(text):
         return ""
     commands = _commands(text)
-    adds_up = "pipefail" in text + options
-    ways = []
-    for at, each in enumerate(commands):
-        inner = _inner(each.words)
-        if inner is not None and (found := _hidden(where, *inner)):
+    for inner in filter(None, (_INNER.search(each.text) for each in commands)):
+        if found := _hidden(where, inner[3], inner[1]):
             return found
-        if each.trains and not each.is_condition:
-            ways.append(_lost(commands[at:], not is_strict, adds_up, where))
+    ways = [_lost(commands[at:], not is_strict, "pipefail" in text + options, where)
+            for at, each in enumerate(commands) if each.trains]  # fmt: skip
     lost = sorted(filter(None, ways), key=lambda way: not way[0].startswith("pipes"))
     if not lost:
         return ""
@@ -139,18 +137,18 @@ def _lost(rest: list[_Command], goes_on: bool, adds_up: bool, where: str) -> tup
     name = f"`{rest[0].text[:60]}`"
     last = next(n for n, each in enumerate(rest) if each.link not in ("|", "|&"))
     end = next(n for n, each in enumerate(rest) if each.link in (";", "&"))
-    link = rest[last].link
+    link, after = rest[last].link, rest[end + 1 :]
     if last and not adds_up:
-        if link in ("&&", "||") or "-q" in rest[last].words:
+        if link in ("&&", "||") or " -q" in rest[last].text:
             return None  # a test
         fix = "use `bash -o pipefail -c '…'`, or leave the pipe out: dlctl keeps all output"
         if where:
             fix = f"begin {where} with `set -o pipefail` and run it with bash"
-        program = rest[last].words[0].rsplit("/", 1)[-1]
+        program = rest[last].text.split()[0].rsplit("/", 1)[-1]
         return f"pipes the program into {program}, whose exit code counts", fix
     if rest[end].link == "&":
-        if any(each.words[0] == "wait" and len(each.words) > 1 for each in rest):
-            return None
+        if any(each.trains or each.text.startswith("wait ") for each in after):
+            return None  # beside the program, or waited for
         return f"runs {name} in the background", "leave the & out, or end with `wait $!`"
     if either := [n for n in range(last, end) if rest[n].link == "||"]:
         other = rest[either[0] + 1]
@@ -160,57 +158,30 @@ def _lost(rest: list[_Command], goes_on: bool, adds_up: bool, where: str) -> tup
     if not goes_on or link == "&&" and rest[0].in_loop:
         return None
     fix = f"begin {where or 'it'} with `set -e`"
-    if end + 1 < len(rest):
-        return f"goes on to `{rest[end + 1].text[:60]}` if {name} fails", fix
+    if after:
+        return f"goes on to `{after[0].text[:60]}` if {name} fails", fix
     return (f"repeats {name} in a loop that goes on if it fails", fix) if rest[0].in_loop else None
-
-
-def _inner(words: Sequence[str]) -> tuple[str, str] | None:
-    """Return the text that a command gives to a shell, and the shell's options; None if none."""
-    shell = next((n for n, word in enumerate(words) if _SHELL.fullmatch(word)), len(words))
-    for n in range(shell + 1, len(words) - 1):
-        if re.fullmatch(r"-\w*c", words[n]):
-            return words[n + 1], " ".join(words[shell + 1 : n + 1])
-    return None
 
 
 def _commands(text: str) -> list[_Command]:
     found: list[_Command] = []
-    words: list[str] = []
-    loops, is_condition, is_file = 0, False, False
-    for word in [*_split(text), "\n"]:
-        if word in (";", "&", "|", "|&", "&&", "||", "\n"):
-            link = ";" if word == "\n" else word
-            if words and words[0] != "for":
-                found.append(_Command(words, link, is_condition, loops > 0))
-            elif found and word == "&" and not words:  # after `)`, `}` or `done`
-                found[-1] = found[-1]._replace(link=link)
-            is_condition &= word not in (";", "\n")
-            words = []
-        elif word[:1] in ("<", ">"):
-            is_file = not word.endswith("(")
-        elif is_file:
-            is_file = False
-        elif not words and (word in _WORDS or word == "for"):
-            loops += (word in ("for", "while", "until")) - (word == "done")
-            is_condition |= word in _CONDITIONS
-            words = ["for"] if word == "for" else []
-        elif word not in ("(", ")"):
-            words.append(word)
+    loops, is_condition = 0, False
+    for head, own, link in _COMMAND.findall(text):
+        words = head.replace("(", " ").split()
+        loops += sum(word in ("for", "while", "until") for word in words) - words.count("done")
+        is_condition |= not _CONDITIONS.isdisjoint(words)
+        own = " ".join(own.rstrip(" )").split())
+        is_over = link in (";", "\n", "")
+        if own:
+            found.append(_Command(own, ";" if is_over else link, is_condition, loops > 0))
+        elif found and not is_over:  # after `)`, `}` or `done`
+            found[-1] = found[-1]._replace(link=link)
+        is_condition &= not is_over
+    if found and found[-1].text == "exit":  # with the code of the command before
+        found.pop()
     if found and found[-1].link != "&":
         found[-1] = found[-1]._replace(link=";")
     return found
-
-
-def _split(text: str) -> list[str]:
-    lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
-    lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t\r", "", True
-    try:
-        parts = list(lexer)
-    except ValueError:  # a quote that does not end: the shell will complain
-        return []
-    found = (_OPERATOR.findall(each) if not each.strip("();<>|&\n") else [each] for each in parts)
-    return [part for each in found for part in each]
 
 
 def _texts(command: str, code: Path) -> Iterator[tuple[str, str, str]]:
@@ -219,7 +190,7 @@ def _texts(command: str, code: Path) -> Iterator[tuple[str, str, str]]:
         if path.suffix in (".sh", ".bash"):
             options = re.search(rf"(?<=sh) (-.*)\s\S*{re.escape(path.name)}", command)
             try:
-                text = path.read_text(errors="replace")[: 1 << 20]
+                text = path.read_text(errors="replace")[: 1 << 16]
                 yield path.name, text, options[1] if options else ""
             except OSError:
                 continue

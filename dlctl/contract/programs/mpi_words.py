@@ -1,4 +1,4 @@
-"""What an MPI library prints into a learner's log when it ends processes. Pure."""
+"""Read in a learner's log how an MPI library ended processes. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ PRINT_STACK = {"OMPI_MCA_mpi_abort_print_stack": "1"}
 ABORTED = "Open MPI: the program called MPI_Abort"
 """Stands for the backtrace of such a call."""
 _ABORT = re.compile(
-    r"MPI_ABORT was invoked on rank (?P<open>\d+) in"
-    r"|Abort\(-?\d+\) on node (?P<node>\d+) \(rank \d+ in comm \d+\): application called MPI_Abort"
-    r"|application called MPI_Abort\(.*\) - process (?P<process>\d+)"
+    r"MPI_ABORT was invoked on rank (\d+) in communicator MPI_COMM_WORLD$"
+    r"|MPI_ABORT was invoked on .*\n +Proc: \[\[\d+,\d+\],(\d+)\]"
+    r"|Abort\(-?\d+\) on node (\d+) \(rank \d+ in comm \d+\): application called MPI_Abort"
+    r"|application called MPI_Abort\(.*\) - process (\d+)",
+    re.MULTILINE,
 )
-"""MPICH 4 names the rank in MPI_COMM_WORLD as the node, and then the one in its communicator."""
+"""The rank in MPI_COMM_WORLD, which Open MPI 4 does not name where a part of it aborts."""
+_MESSAGE = re.compile("MPI_ABORT was invoked on|application called MPI_Abort")
 _FATAL = re.compile(r"Abort\(-?\d+\) on node \d+ \(.*\): (?P<error>Fatal error in .*)")
 _CODE = re.compile(r"(?:Errorcode:|with errorcode|MPI_Abort\(\w+,) *(\d+)")
 _SIGNAL = re.compile(
@@ -47,8 +50,8 @@ def without_frames(lines: Iterable[str]) -> list[str]:
 
 def aborted_ranks(lines: Iterable[str]) -> list[int]:
     """Return the ranks that called MPI_Abort, in the order of the lines."""
-    found = filter(None, map(_ABORT.search, lines))
-    return [int(match["open"] or match["node"] or match["process"]) for match in found]
+    found = _ABORT.finditer("\n".join(lines))
+    return [int(next(filter(None, match.groups()))) for match in found]
 
 
 def called_abort(lines: list[str], rank: int) -> bool:
@@ -68,7 +71,7 @@ def abort_code(lines: Iterable[str]) -> int | None:
 
 def before_abort(lines: list[str]) -> list[str]:
     """Return the lines before MPI's message about MPI_Abort."""
-    is_message = (line == ABORTED or _ABORT.search(line) for line in lines)
+    is_message = (line == ABORTED or _MESSAGE.search(line) for line in lines)
     at = next((n for n, found in enumerate(is_message) if found), len(lines))
     return lines[: at - 1 if at and at < len(lines) and not lines[at - 1].strip("-") else at]
 

@@ -93,6 +93,9 @@ UNREACHED = re.compile(
 )
 """How srun says that a node's slurmd did not answer when the tasks were to start."""
 
+UNMAPPED = re.compile(r"failed to map segment from shared object")
+"""How glibc says, without the reason, that it can't load a library."""
+
 NO_GPU = re.compile(r"No CUDA GPUs are available|no CUDA-capable device is detected")
 """The node's fault only if the training has asked for GPUs."""
 
@@ -161,8 +164,7 @@ RULES = (
     _rule(
         r"\b(?:_Array)?MemoryError\b|[Cc]annot allocate memory|std::bad_alloc"
         r"|DataLoader worker \(pid \d+\) is killed by signal: Killed"
-        r"|CPUAllocator: (?:can't allocate|not enough) memory"
-        r"|failed to map segment from shared object",
+        r"|CPUAllocator: (?:can't allocate|not enough) memory",
         LEARNER, KIND.OUT_OF_MEMORY,
         "{memory}",
     ),
@@ -174,7 +176,14 @@ RULES = (
         f"{NEWEST}: dlctl resume {{id}}",
         "A file system is full, or a quota used up",
     ),
-    _rule(r"\bFile too large\b", LEARNER, KIND.SITE, "{limits}"),
+    _rule(
+        UNMAPPED.pattern, LEARNER, KIND.SITE,
+        "Its folder may be mounted with `noexec`, which `findmnt -T FOLDER` shows: keep it "
+        "elsewhere; or `ulimit -v` is too low. {limits}",
+    ),
+    _rule(
+        r"\[Errno 27\]|\bwrit(?:e|ing)\b.*: File too large$", LEARNER, KIND.SITE, "{limits}"
+    ),
     # The training itself.
     _rule(
         r"\bFloatingPointError\b|(?i:\bloss\b[^.:]{0,40}\b(?:is|was|became) (?:nan|inf)\b)"
@@ -237,7 +246,7 @@ RULES = (
     _rule(
         r"[Aa]ddress already in use|EADDRINUSE", LEARNER, KIND.NETWORK,
         "Another program had the port. Let yours listen at $MASTER_PORT, then: dlctl resume {id} "
-        "--code; if it does, only try again: dlctl resume {id}",
+        "--code; if it already does, just try again: dlctl resume {id}",
     ),
     _rule(
         r"MPI_ERR_(?:INTERN|UNKNOWN|OTHER)\b|Unable to find reachable pairing"

@@ -218,7 +218,7 @@ def read_ending(text: str, restarts: int = 0) -> Ending | None:
         kind = VerdictKind.PREEMPTED
         why = "it is in the queue again, preempted by another job or requeued by somebody"
         if fields.get("Priority") == "0":
-            why = "somebody, who may be an administrator, has it requeued and held"
+            why = "somebody, perhaps an administrator, has requeued and held it"
         state = REQUEUED
     elif state in ("TIMEOUT", "DEADLINE") or reason == "TimeLimit":
         kind, why = VerdictKind.TIME_LIMIT, "its time limit was reached"

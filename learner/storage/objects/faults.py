@@ -25,8 +25,8 @@ _SENTENCES = {
     ),
     Refusal.DISABLED: (
         "{server} has disabled the account or the container of data store {id!r}{detail}.",
-        "Neither the password nor a permission is wrong: ask the store's operator, or see to the "
-        f"account's bills, {_CHECK}",
+        "Neither the password nor a permission is wrong: ask the store's operator, or check that "
+        f"the account's bills are paid, {_CHECK}",
     ),
     Refusal.FORBIDDEN: (
         "{server} does not let the user of data store {id!r} do this with {what}{detail}.",

@@ -154,8 +154,8 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
 
 
 def _lack(words: Sequence[str]) -> tuple[Rule, str] | None:
-    """Return the rule and the line by which the launcher or a rank says what ran out."""
-    kinds = (VerdictKind.OUT_OF_MEMORY, VerdictKind.DISK_FULL)
+    """Return the rule and the line by which the launcher or a rank says what the site lacks."""
+    kinds = (VerdictKind.OUT_OF_MEMORY, VerdictKind.DISK_FULL, VerdictKind.SITE)
     places = (Place.LAUNCHER, Place.LEARNER)
     found = filter(None, (first_match(place, words) for place in places))
     return next((each for each in found if each[0].kind in kinds), None)

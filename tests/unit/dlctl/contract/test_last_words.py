@@ -204,6 +204,7 @@ def test_the_error_with_which_a_log_ends_is_found(lines, error):
      "/venv/bin/python: can't open file '/j/code/tran.py': [Errno 2] No such file or directory"),
     ("Killed 3 weak samples", ""),
     ("epoch 3: key not found", ""),
+    ("step: 100: best.pt not found", ""),
 ])  # fmt: skip
 def test_what_a_shell_says_of_a_program_that_failed_is_found(line, failure):
     for lines in ([line], ["epoch 1", line, "done"]):

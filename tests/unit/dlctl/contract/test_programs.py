@@ -130,7 +130,7 @@ LOST = {
     "if true; then python main.py; fi; rm -rf tmp": "goes on to `rm -rf tmp`",
     "python prepare.py && python main.py; sync": "goes on to `sync` if `python prepare.py` fails",
     "bash -c 'python main.py; echo ok'": "goes on to `echo ok`",
-    "bash -c 'python main.py'; echo ok": "goes on to `echo ok` if `bash -c python main.py` fails",
+    "bash -c 'python main.py'; echo ok": "goes on to `echo ok` if `bash -c 'python main.py'` fails",
     "set -e; bash -c 'python main.py; echo ok'": "goes on to `echo ok`",
     "python main.py || true": "goes on with `true` if `python main.py` fails",
     "set -e; python main.py || echo failed": "goes on with `echo failed`",
@@ -138,6 +138,8 @@ LOST = {
     "python main.py &": "runs `python main.py` in the background",
     "nohup python main.py > out.log 2>&1 & wait": "runs `nohup python main.py` in the background",
     "python main.py | ./plot.py": "pipes the program into plot.py",
+    "for s in 1 2; do python main.py; done 2>&1 | tee log": "pipes the program into tee",
+    "{ python main.py; } | tee log": "pipes the program into tee",
     "nice python main.py | gzip > log.gz": "pipes the program into gzip",
     "for s in 1 2; do python main.py $s; done; echo all": "goes on to `echo all`",
     "./main.sh; date": "goes on to `date` if `./main.sh` fails",
@@ -153,7 +155,9 @@ KEPT = (
     "if true; then python main.py; else false; fi", "A=1 python main.py \\\n  --lr 0.1 # ; date",
     "for s in 1 2; do python main.py $s || exit 3; done; echo all",
     "main() { python main.py; }\nmain", "pip -q list | cat >/dev/null; python main.py",
-    "which python; python main.py", "python main.py '; echo done'", "python main.py 'open",
+    "python main.py; exit", "wc -l main.py; python main.py", "bash redirected.sh",
+    "python monitor.py & python main.py", "which python; python main.py",
+    "python main.py '; echo done'", "python main.py 'open",
 )  # fmt: skip
 
 
@@ -164,6 +168,7 @@ def test_exactly_what_loses_a_failure_is_warned_of(tmp_path, command):
     for name, text in (("python", "#!/bin/sh\nexit 3\n"), ("run.sh", script), ("main.py", ""),
                        ("main.sh", "#!/bin/bash\npython main.py\ndate\n"),
                        ("plot.py", "#!/bin/true\n"),
+                       ("redirected.sh", "#!/bin/bash\npython main.py &> log\n"),
                        ("strict.sh", script.replace("bash", "bash -e")
                         .replace("python", "set -euo pipefail\npython"))):  # fmt: skip
         (tmp_path / name).write_text(text)

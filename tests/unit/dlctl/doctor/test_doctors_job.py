@@ -106,6 +106,19 @@ def test_a_job_that_left_nothing_has_not_seen_the_root():
     assert broken(judged(mute)) == ["job"]
 
 
+@pytest.mark.parametrize(("hint", "fix"), [
+    ("Load a module; then: dlctl resume {}", "Load a module; then: dlctl doctor testbed --deep"),
+    ("With more memory: dlctl resume {} --memory 8GiB",
+     "`dlctl doctor testbed --deep --bundle FILE` keeps its logs"),
+    ("dlctl logs {}", "`dlctl doctor testbed --deep --bundle FILE` keeps its logs"),
+])  # fmt: skip
+def test_the_hint_of_a_job_that_is_removed_becomes_one_for_the_doctor(hint, fix):
+    """It has no option --memory."""
+    failed = replace(JOB.record, state=State.FAILED, reason="it failed")
+    verdict = contract.Verdict(1, "7", State.FAILED, "it failed", hint.format(failed.training_id))
+    assert judged(replace(JOB, record=failed, verdict=verdict))["job"].fix == fix
+
+
 @pytest.mark.parametrize(
     ("told", "state", "evidence", "fix"),
     [

@@ -91,7 +91,7 @@ TABLE = [
     ({"job": job(JobState.PREEMPTED)}, {}, State.HALTED, "preempted before all was saved"),
     ({"job": CANCELLED}, {}, State.CANCELLED, "not by this dlctl"),
     ({"history": job(JobState.DROPPED, "CANCELLED"), "claim": "7"}, {}, State.FAILED,
-     "Slurm ended the job by itself, as after its controller has lost its state (CANCELLED)"),
+     "Slurm itself ended the job, as when its controller has lost its state (CANCELLED)"),
     ({"history": job(JobState.DROPPED, "CANCELLED"), "cancel_asked": True}, {}, State.CANCELLED,
      "cancelled"),
     ({"job": job(JobState.OUT_OF_MEMORY), "halt_asked": True, "claim": "7"}, {}, State.HALTED,
@@ -155,7 +155,7 @@ PUT_BACK = Verdict(1, "7", State.HALTED, "It was requeued.", action=BY_SLURM)
 
 
 @pytest.mark.parametrize(("look", "state", "reason", "due"), [
-    ({"job": HELD}, State.QUEUED, "you or an administrator had it requeued, and hold it", False),
+    ({"job": HELD}, State.QUEUED, "you or an administrator requeued and held it", False),
     ({"job": CANCELLED}, State.CANCELLED, "was cancelled, but not by this dlctl", False),
     ({"history": CANCELLED}, State.CANCELLED, "was cancelled, but not by this dlctl", False),
     ({"history": job(JobState.DROPPED)}, State.QUEUED, "attempt 2 starts", True),

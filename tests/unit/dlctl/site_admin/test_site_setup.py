@@ -20,9 +20,11 @@ from dlctl.site_admin.setup import (
     pinned_torch,
     setup_advice,
     setup_script,
+    shell_environment,
     wants_cuda,
 )
 from dlctl.sites.files import Partition, Site, find_site, parse_site
+from dlctl.sites.model import EnvironmentSettings
 from dlctl.transport.local import LocalTransport
 
 
@@ -151,6 +153,21 @@ def test_variables_and_bash_lines_of_the_site_hold_in_the_setup(tmp_path, wheels
         variables=f"{{PIP_FIND_LINKS: {tmp_path}/links}}",
     )
     assert run(here).python == f"{tmp_path}/r/env/bin/python"
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_container_sees_the_folders_that_are_there_beside_the_sites_own(tmp_path, shell):
+    """Apptainer starts nothing if one is missing, and the preflight could not say which."""
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    functions = shell_environment(EnvironmentSettings(container=["env"]), [f"{folder}", "/nowhere"])
+    script = f"set -eu\npython=/opt/bin/python3\n{functions}\nin_container"
+    for own in ("APPTAINER_BIND", "SINGULARITY_BIND"):
+        shown = subprocess.run([shell, "-c", script], env={own: "/scratch", "PATH": os.defpath},
+                               capture_output=True, text=True, check=True).stdout  # fmt: skip
+        found = re.findall(r"(?m)^(APPTAINER|SINGULARITY)_BIND=(.*)", shown)
+        assert set(found) == {(name, f"/scratch,{folder}") for name in ("APPTAINER", "SINGULARITY")}
+        assert "APPTAINERENV_PREPEND_PATH=/opt/bin\n" in shown
 
 
 def test_the_packages_are_those_of_the_extra_node():

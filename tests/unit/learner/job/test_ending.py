@@ -35,7 +35,7 @@ OVER_TIME = ENDING.replace("Reason=None", "Reason=TimeLimit")
         (ENDING, K.CANCELLED, "CANCELLED", "somebody cancelled it by scancel"),
         (ENDING + "PreemptTime=None", K.CANCELLED, "CANCELLED", "scancel"),
         (REQUEUED, K.PREEMPTED, "REQUEUED", "it is in the queue again"),
-        (HELD, K.PREEMPTED, "REQUEUED", "somebody, who may be an administrator, has it requeued"),
+        (HELD, K.PREEMPTED, "REQUEUED", "somebody, perhaps an administrator, has requeued"),
         (OVER_TIME, K.TIME_LIMIT, "TIMEOUT", "its time limit was reached"),
         (ENDING.replace("COMPLETING", "NODE_FAIL"), K.NODE_LOST, "NODE_FAIL", "was lost"),
         (ENDING.replace("COMPLETING", "RUNNING"), K.SCHEDULER, "RUNNING", UNEXPLAINED),

@@ -22,7 +22,7 @@ FULL = "slurmstepd-n1: error: StepId=1.batch exceeded memory limit (529694720 > 
         ("CANCELLED", FULL, K.OUT_OF_MEMORY, "(505 MiB; asked for 200 MiB)"),
         ("CANCELLED", "epoch 1", K.CANCELLED, "cancelled, but not by dlctl"),
         ("DROPPED", FULL, K.OUT_OF_MEMORY, "(505 MiB; asked for 200 MiB)"),
-        ("DROPPED", "epoch 1", K.SCHEDULER, "Slurm ended the job by itself"),
+        ("DROPPED", "epoch 1", K.SCHEDULER, "Slurm itself ended the job"),
         ("NODE_FAIL", FULL, K.NODE_LOST, "A node of the job was lost."),
         ("FAILED", "slurmstepd: *** JOB 7 ON n1 CANCELLED AT x DUE TO TIME LIMIT ***",
          K.TIME_LIMIT, "time limit"),

@@ -114,6 +114,9 @@ def test_meaningless_lines_match_no_row():
     for place in Place:
         assert first_match(place, ["epoch 1", "loss 0.3", "a loss of NaN-free data"]) is None
         assert first_match(place, []) is None
+    survived = ["skip big.bin: File too large", "Traceback (most recent call last):",
+                '  File "train.py", line 1, in <module>', "ValueError: x"]  # fmt: skip
+    assert first_match(Place.LEARNER, survived) is None
 
 
 def judge(plan, *statuses, words=(), logs=None):

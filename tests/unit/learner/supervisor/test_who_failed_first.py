@@ -13,6 +13,7 @@ import pytest
 from node_job import Job, status
 
 from dlctl.contract import Launch, State, Status, VerdictKind
+from dlctl.contract.launchers import LAUNCHERS as LAUNCHERS_OF
 from dlctl.contract.programs.mpi_words import ABORTED, without_frames
 from learner.errors import EXIT_HALTED
 from learner.job.outcome import Outcome
@@ -205,7 +206,14 @@ ABORT = (
     "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "  Proc: [[44856,1],1]",
     "  Errorcode: 7", "", "NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.",
 )  # fmt: skip
+SPLIT = (
+    "ready", "-" * 74, "MPI_ABORT was invoked on rank 0 in communicator MPI COMM 3 SPLIT FROM 0",
+    "  Proc: [[8337,1],1]", *ABORT[4:],
+)  # fmt: skip
+"""Of a communicator in which the learner 1 has the rank 0."""
 AT_ONCE = {
+    "MPI_Abort of half of the world": How(
+        K.USER_ERROR, "called MPI_Abort with error code 7: ready", State.TRAINING, SPLIT),
     "MPI_Abort": How(K.USER_ERROR, "called MPI_Abort with error code 7: ready",
                      State.TRAINING, ABORT),
     "MPI_Abort that crashed": How(K.USER_ERROR, "called MPI_Abort with error code 7: ready",
@@ -290,6 +298,16 @@ def test_a_step_that_mpi_kills_at_once_is_the_fault_of_who_left_it(plan, how, at
         outcome = judge(plan, "srun", 1, AT_ONCE[how], victim, at, STEP_KILLED)
         assert (outcome.kind, outcome.evidence.rank) == (AT_ONCE[how].kind, 1), outcome.reason
         assert AT_ONCE[how].says in outcome.reason
+
+
+@pytest.mark.parametrize("at", [9.0, 11.0])
+def test_who_aborted_a_part_of_the_world_is_blamed_by_its_rank_in_the_whole(plan, at):
+    """mpirun prints what a process says; the watchdogs did not live to report anything."""
+    words = list(SPLIT[1:])
+    assert judge(plan, "Open MPI 5", 1, GONE, {"state": State.TRAINING}, at, words).evidence.rank
+    del words[2]  # Open MPI 4 does not tell
+    found = judge(plan, "Open MPI 4", 1, GONE, {"state": State.TRAINING}, at, words)
+    assert found.evidence.rank == (at < 10.0), "whose heartbeat is older"
 
 
 def test_a_kill_that_the_launcher_also_gave_the_others_counts_less_than_what_came_before(plan):
@@ -488,6 +506,15 @@ def test_torchrun_that_was_ended_itself_is_a_victim(plan, tmp_path):
     victim = status(0, State.FAILED, exit_code=1, last_lines=last_lines(log))
     culprit = as_status(1, 11.0, OF_OTHERS["a refused connection"])
     assert decide(plan, Observed([victim, culprit], 1, [], None)).evidence.rank == 1
+
+
+def test_sruns_of_other_versions_and_with_v_are_understood():
+    srun = LAUNCHERS_OF["srun"]
+    words = ["srun: launch/slurm: _task_finish: n1: task 0: Completed",
+             "srun: error: n2: task 1: Exited with exit code 1",
+             "srun: Terminating job step 7.0",  # until Slurm 20.02
+             "srun: error: n1: task 2: Killed"]  # fmt: skip
+    assert srun.ends(words) == [1]
 
 
 def test_the_first_of_many_tasks_is_named_by_srun(plan):
