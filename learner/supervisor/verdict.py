@@ -15,7 +15,7 @@ from dlctl.contract import Evidence, Plan, State, Status, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
 from dlctl.contract.programs.advice import filled, more_memory
 from dlctl.contract.programs.hidden_failures import failure_at_end
-from dlctl.contract.programs.mpi_words import LOST_OTHERS
+from dlctl.contract.programs.mpi_words import LOST_OTHERS, abort_code, called_abort
 from dlctl.contract.programs.verdict_rules import (
     CONSEQUENCES,
     Place,
@@ -113,6 +113,13 @@ def _halted(observed: Observed, complete: bool) -> bool:
         fine.add(State.CANCELLED)  # the launcher was ended after the grace period
         if State.HALTED in states and all(map(_follows_a_halt, observed.statuses)):
             return True  # MPI ends all if one leaves its world, here by the signal of the halt
+        if any(_aborted_at_halt(observed, each) for each in observed.statuses):
+            return not any(
+                _says_why(observed, each)
+                or each.state is State.FAILED
+                and not _follows_a_halt(each)
+                for each in observed.statuses
+            )
     if complete and states <= fine:
         return observed.request is not None or State.HALTED in states
     if observed.request is None or not observed.request.terminated:
@@ -128,6 +135,12 @@ def _follows_a_halt(status: Status) -> bool:
     if status.state is not State.FAILED:
         return status.exit_code in (None, 0, EXIT_HALTED, LOST_OTHERS)
     return status.exit_code == LOST_OTHERS and not says_why(status)
+
+
+def _aborted_at_halt(observed: Observed, status: Status) -> bool:
+    """Return whether `python -m mpi4py` took the exit code of a halt for a failure."""
+    log = observed.logs.get(status.rank, [])
+    return called_abort(log, status.rank) and abort_code(log) in (None, EXIT_HALTED)
 
 
 def _is_consequence(lines: list[str]) -> bool:

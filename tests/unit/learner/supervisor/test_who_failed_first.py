@@ -523,3 +523,16 @@ def test_the_first_of_many_tasks_is_named_by_srun(plan):
     later = [f"srun: error: n1: task {rank}: Exited with exit code 1" for rank in range(7)]
     words = ["srun: error: n2: tasks 7,12-13: Exited with exit code 1", *later]
     assert decide(plan, Observed(others, 1, words, None)).evidence.rank == 7
+
+
+@pytest.mark.parametrize(("lines", "state"), [
+    ([ABORTED], State.HALTED), (["with errorcode 85", ABORTED], State.HALTED),
+    (["with errorcode 3", ABORTED], State.FAILED),
+    ([*traceback("ValueError: no labels"), ABORTED], State.FAILED),
+])  # fmt: skip
+def test_a_halt_that_mpi4py_took_for_a_failure_is_one(plan, lines, state):
+    """Its runner aborts MPI at each exit code but 0, and Slurm then kills the watchdogs."""
+    request = EndRequest("halt", "halted on request", 120)
+    learners = [status(rank, State.TRAINING) for rank in (0, 1)]
+    outcome = decide(plan, Observed(learners, 143, [], request, {0: lines, 1: []}))
+    assert outcome.state is state, outcome.reason
