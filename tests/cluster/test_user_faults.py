@@ -106,10 +106,13 @@ def test_more_memory_than_asked_for(dlctl, cluster_site, learners):
 
 def test_a_python_without_what_the_node_needs(dlctl, cluster_site, xdg):
     changed = change_site(cluster_site, xdg.config, environment={"python": "/usr/bin/python3"})
-    folder = write_training(dlctl.cwd, {"command": "true"}, learners=2)
+    write_training(dlctl.cwd / "own", {"command": "true"}, learners=2)
+    run(dlctl, changed, dlctl.cwd / "own", ok=True)  # it needs nothing but the standard library
+    files = {"train.py": TRAIN.format(line="")}
+    folder = write_training(dlctl.cwd, {"job": "train.py"}, files, learners=2)
     shown = fails(dlctl, changed, folder, "site")
-    assert "'/usr/bin/python3' lacks the module watchdog" in shown["reason"]
-    assert shown["hint"].endswith("dlctl sites setup changed")
+    assert "'/usr/bin/python3' lacks numpy, torch, h5py, mpi4py." in shown["reason"]
+    assert shown["hint"].startswith("Run: dlctl sites setup changed")
     # What it writes into the site's file; a plain `resume` still took the Python of before.
     change_site(changed, xdg.config, environment={"python": str(cluster_site.python)})
     dlctl("resume", shown["training_id"], ok=True)

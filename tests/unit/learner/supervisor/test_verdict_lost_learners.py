@@ -18,6 +18,7 @@ from dlctl.contract import (
     to_json,
     write_whole,
 )
+from dlctl.contract.programs.mpi_words import ABORTED
 from learner.errors import UserFault, explain
 from learner.job.status import UNFINISHED, UNHEEDED
 from learner.supervisor.statuses import Observed, Statuses
@@ -58,6 +59,9 @@ def test_the_learner_that_printed_an_error_is_named_not_the_one_killed_with_it(j
     assert (verdict.evidence.rank, verdict.evidence.host) == (1, "n2")
     assert verdict.reason.startswith("Learner 1 on n2 failed: ")
     assert "No module named 'gone'" in verdict.reason
+    by_mpi = judge(None, WAITED_FOR_N2[:-1], {0: ["epoch 1"], 1: [*SPOKE, ABORTED]})
+    assert by_mpi.reason.startswith("Learner 1 on n2 failed: "), "it was only: failed."
+    assert (by_mpi.kind, by_mpi.evidence.rank) == ("user_error", 1)
     assert "requirements" in verdict.hint
 
 
