@@ -48,7 +48,9 @@ def read_rows(path: Path, table: str, order: str = "rowid") -> list[sqlite3.Row]
         except sqlite3.OperationalError as error:
             if "no such table" in str(error):
                 return []
+        with contextlib.suppress(sqlite3.DatabaseError):  # a writer changes it at this moment
             return _select(path, "mode=ro&immutable=1", query)
+        return _select(path, "mode=rw", query)
 
 
 def write(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:

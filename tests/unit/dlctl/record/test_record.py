@@ -178,6 +178,25 @@ def test_reading_neither_waits_for_a_lock_nor_writes(store, monkeypatch):
     assert store.path.read_bytes() == before
 
 
+def test_a_reader_waits_again_where_a_writer_changes_what_it_reads(store, monkeypatch):
+    """45 clients at a load of 60: one submission was told that the record is malformed."""
+    select = file._select
+    store.add(make_record())
+    writer = sqlite3.connect(store.path, isolation_level=None)
+    writer.execute("BEGIN EXCLUSIVE")
+
+    def torn(path, how, query):
+        if "immutable" in how:
+            writer.execute("COMMIT")
+            raise sqlite3.DatabaseError("database disk image is malformed")
+        return select(path, how, query)
+
+    monkeypatch.setattr(file, "_READ_PATIENCE_S", 0.1)
+    monkeypatch.setattr(file, "_select", torn)
+    assert [r.training_id for r in store.all()] == ["t-1"]
+    writer.close()
+
+
 def test_a_full_disk_does_not_keep_anyone_from_reading(store):
     store.add(make_record())
     program = (
