@@ -123,6 +123,7 @@ VICTIMS = {
     "MPI ended it": {"state": State.FAILED, "exit_code": 14, "last_lines": ["epoch 1"]},
     "MPI ended it with its watchdog": {"state": State.TRAINING, "exit_code": 14},
     "it saved": {"state": State.HALTED, "exit_code": EXIT_HALTED},
+    "it handles SIGTERM, and ends with 0": {"state": State.HALTED, "exit_code": 0},
 }  # fmt: skip
 """What becomes of the other learner."""
 
