@@ -62,13 +62,14 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
         hint = "Let `build` return, and let the loop end the process: don't exit in the program."
         return failed(VerdictKind.USER_ERROR, f"{who} {UNFINISHED}.", hint, evidence)
     lines = status.last_lines
-    if called_abort(lines, status.rank) and not own_words(lines, status.rank):
+    spoke = bool(own_words(lines, status.rank))
+    if called_abort(lines, status.rank) and not spoke:
         kind, what, hint = read_words(plan, before_abort(status.last_lines), None, status.rank)
         code = status.exit_code if (it := abort_code(status.last_lines)) is None else it
         how = "called MPI_Abort" + (f" with error code {code}" if code is not None else "")
         return failed(kind, f"{who} {how}: {what}", hint, evidence)
     number = status.signal or signal_in(status.exit_code)
-    if status.exit_code is None and status.signal is None or not status.last_lines:
+    if status.exit_code is None and status.signal is None and not spoke or not lines:
         reason = status.reason or "failed"
         if number is None and status.exit_code not in EXIT_CODES:
             kind = VerdictKind.UNKNOWN if status.exit_code is None else _kind_of_silence(plan)
@@ -92,7 +93,7 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if number in SENT_ON_PURPOSE or number and not first_match(Place.LEARNER, status.last_lines):
         return _killed(plan, status, number, launcher_words)
     kind, what, hint = read_words(plan, status.last_lines, status.exit_code, status.rank)
-    how = f"failed with exit code {status.exit_code}"
+    how = "failed" + (f" with exit code {status.exit_code}" if status.exit_code is not None else "")
     if number:  # such as the abort by which torch ends a process that has lost the others
         how = f"was killed by signal {number} ({SIGNALS.get(number, OTHER_SIGNAL).words})"
     return failed(kind, f"{who} {how}: {what}", hint, evidence)
