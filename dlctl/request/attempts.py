@@ -170,6 +170,7 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
         old, resources=new.resources, batch=new.batch, launch=new.launch,
         environment=new.environment, learner_environment=new.learner_environment,
         dlctl_version=__version__,
+        lifecycle=_longer(old.lifecycle, new),
         parameter_server=new.parameter_server, alone_on_server=new.alone_on_server,
         not_in_this_version=new.not_in_this_version,
         # This version's runtime can continue with another number of learners.
@@ -179,6 +180,21 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
         code_changes=[],
     )  # fmt: skip
     return _files(plan, manifest.to_yaml(), render(plan))
+
+
+def _longer(old: contract.Lifecycle | None, new: contract.Plan) -> contract.Lifecycle | None:
+    """Return what follows an attempt whose `--time` may give the whole training more time.
+
+    Less is the limit of a job, not of the training: it goes on in a chain of such jobs.
+    """
+    from dlctl.plan.decide import link_count
+
+    asked, job_s = new.lifecycle, new.resources.time_s
+    if old is None or asked is None or old.total_time_s is None or asked.total_time_s is None:
+        return old
+    total_s = max(old.total_time_s, asked.total_time_s)
+    links = 1 if job_s is None else link_count(total_s, job_s)
+    return replace(old, total_time_s=total_s, links=links)
 
 
 def runs_alike(one: contract.Plan, other: contract.Plan) -> bool:

@@ -87,6 +87,15 @@ def _duration(value: Any) -> Any:
     return parse_duration(text) if isinstance(text, str) else value
 
 
+def _closes_quotes(text: str) -> bool:
+    """Return whether each quotation mark of shell text has its end, as far as this can tell."""
+    try:
+        shlex.split(text, comments=True)
+    except ValueError:
+        return "<<" in text or "$'" in text  # a text of its own, which shlex does not know
+    return True
+
+
 def _host(text: str) -> str:
     """Return the name of a host, an address or a network as it is compared."""
     with contextlib.suppress(ValueError):
@@ -210,6 +219,14 @@ class EnvironmentSettings(_Settings):
     @classmethod
     def _setup_lines(cls, value: Any) -> Any:
         return value.splitlines() if isinstance(value, str) else value
+
+    @field_validator("setup")
+    @classmethod
+    def _closed_quotes(cls, value: list[str]) -> list[str]:
+        if not _closes_quotes("\n".join(value)):
+            line = next((line for line in value if not _closes_quotes(line)), value[-1])
+            raise ValueError(f"a quotation mark is never closed: {line}")
+        return value
 
     @field_validator("pip", "variables")
     @classmethod

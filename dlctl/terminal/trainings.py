@@ -27,10 +27,12 @@ def reason_of(record: Record, now: float) -> str:
     if record.state is State.PENDING:
         why = record.reason.removeprefix("waiting in the queue").removeprefix(": ")
         return "; ".join(part for part in (starts(record, now), why) if part)
-    parts = ["" if record.state is State.COMPLETED else record.reason]
+    reason, output = record.reason, ""
+    if record.state is State.COMPLETED:  # what is more to be said than that all ended well
+        reason = reason.partition("; ")[2]
     if record.state.final and record.made and not record.was_fetched("output"):
-        parts.append(contract.tell_output(record.made.output))
-    return "; ".join(filter(None, parts))
+        output = contract.tell_output(record.made.output)
+    return f"{reason.rstrip('.')}; {output}" if reason and output else reason or output
 
 
 def time_left(record: Record, now: float) -> str:

@@ -106,8 +106,11 @@ def conclude(
     if stop is Stop.CANCEL:
         return State.CANCELLED, "stopped on request"
     # The shell around a command exits with 85 however its program reacted to the signal.
-    if stop is Stop.ENDED and traits.in_shell and returncode:
-        return State.CANCELLED, "ended by the launcher"
+    if stop is Stop.ENDED and traits.in_shell:
+        # A program that handles SIGTERM may have saved and ended with 0: it need not be done.
+        return (
+            (State.CANCELLED, "ended by the launcher") if returncode else (State.HALTED, "stopped")
+        )
     if returncode == EXIT_HALTED:
         return State.HALTED, "saved and stopped"
     if stop is Stop.HALT and not traits.is_our_loop:

@@ -11,6 +11,7 @@ from dlctl.contract import Plan, StarterKind, Verdict, VerdictKind
 from dlctl.contract.ground.amounts import format_bytes
 from dlctl.contract.launchers import LAUNCHERS
 from dlctl.contract.programs.advice import limits_memory, more_time
+from dlctl.contract.programs.verdict_rules import NEWEST, without_checkpoint
 from learner.job.batch import REQUEUED, UNEXPLAINED, Silent, batch_system, own_job_id
 from learner.job.context import plan_left
 from learner.job.status import patiently
@@ -63,7 +64,9 @@ def conclude(
     if verdict.action is not None and verdict.action.goes_on and action.goes_on:
         action = replace(action, not_before=verdict.action.not_before)  # it has waited before
     if action.why == policy.USED_UP:  # to go on alone would only be to end again
-        verdict = replace(verdict, hint=f"Go on {more_time(plan)}")
+        hint = f"Resume {NEWEST}, {more_time(plan)}"
+        saved = verdict.made is None or verdict.made.checkpoints.files
+        verdict = replace(verdict, hint=hint if saved else without_checkpoint(hint))
     if not action.goes_on:
         return replace(verdict, action=action), None
     kind = VerdictKind(verdict.kind)

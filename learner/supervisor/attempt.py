@@ -282,6 +282,7 @@ class Supervisor:
             self._hang.outcome or failure,
             any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
+            self._known.most_bytes(self.plan.resources.learners),
         )  # fmt: skip
         outcome = guarded(decide(self.plan, observed), self.job_dir, self.attempt, statuses)
         if outcome.state is State.COMPLETED:  # else the next attempt tells of it

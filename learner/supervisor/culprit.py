@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dlctl.contract import Plan, State, Status, VerdictKind
@@ -140,6 +140,23 @@ class Ends:
         is_cause = bool(at_once) or by_mpi or by_launcher
         early = at_once or done
         return min(early, key=lambda each: each.heartbeat_at) if early and is_cause else None
+
+    def killed_on(self, host: str) -> list[Status]:
+        """Return the learners of a node that were killed, perhaps with their watchdogs."""
+        killed = [each for each in self.statuses if each.signal == NodeSignal.SIGKILL
+                  or not each.state.final]  # fmt: skip
+        return [each for each in killed if each.host == host]
+
+    def over_memory(self, plan: Plan, host: str, most_bytes: Mapping[int, int]) -> Status | None:
+        """Return the only learner of a node that had more than its memory; None without one.
+
+        Where Slurm counts the memory of a step it kills all of it: their order says nothing.
+        """
+        limit = plan.resources.memory_bytes_per_learner or math.inf
+        over = [each for each in self.killed_on(host) if most_bytes.get(each.rank, 0) > limit]
+        if len(over) != 1:
+            return None
+        return replace(over[0], state=State.FAILED, signal=NodeSignal.SIGKILL)
 
     def _place(self, status: Status) -> float:
         return self.order.index(status.rank) if self.names(status) else math.inf

@@ -61,14 +61,15 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if status.reason == UNFINISHED:
         hint = "Let `build` return, and let the loop end the process: don't exit in the program."
         return failed(VerdictKind.USER_ERROR, f"{who} {UNFINISHED}.", hint, evidence)
-    own = own_words(status.last_lines)
-    if called_abort(status.last_lines, status.rank) and not own:
+    lines = status.last_lines
+    spoke = bool(own_words(lines, status.rank))
+    if called_abort(lines, status.rank) and not spoke:
         kind, what, hint = read_words(plan, before_abort(status.last_lines), None, status.rank)
         code = status.exit_code if (it := abort_code(status.last_lines)) is None else it
         how = "called MPI_Abort" + (f" with error code {code}" if code is not None else "")
         return failed(kind, f"{who} {how}: {what}", hint, evidence)
     number = status.signal or signal_in(status.exit_code)
-    if status.exit_code is None and status.signal is None and not own or not status.last_lines:
+    if status.exit_code is None and status.signal is None and not spoke or not lines:
         reason = status.reason or "failed"
         if number is None and status.exit_code not in EXIT_CODES:
             kind = VerdictKind.UNKNOWN if status.exit_code is None else _kind_of_silence(plan)
@@ -104,7 +105,7 @@ def says_why(status: Status) -> bool:
     return bool(
         status.reason in (UNFINISHED, UNSAVED, STUCK)
         or status.exit_code in (*EXIT_CODES, EXIT_WRONG)
-        or own_words(lines) or last_chain(lines) or first_match(Place.LEARNER, lines)
+        or own_words(lines, status.rank) or last_chain(lines) or first_match(Place.LEARNER, lines)
         or called_abort(lines, status.rank) or fatal_error(lines)
         or any(map(_ERROR.match, lines))
     )  # fmt: skip
@@ -140,15 +141,18 @@ _ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 """The line in which Python names an exception."""
 _OUR_ERROR = re.compile(r"(learner\.(?:errors|faults)|psrv\.errors)\.\w+: ")
 """Precedes the message in a traceback that Python printed, in a user's own program."""
-_SPEAKER = re.compile(r"\[(?:rank|server) \d+ on [^\]]*\] ?")
+_SPEAKER = re.compile(r"\[(?:rank (?P<rank>\d+)|server \d+) on [^\]]*\] ?")
 _TORCH_RANK = re.compile(r"^\[rank\d+\]: ")
 """Precedes each line of a traceback in a process group of torch."""
 
 
-def own_words(lines: list[str]) -> list[str]:
-    """Return the lines in which the built-in loop gives its reason to end (`learner.errors`)."""
+def own_words(lines: list[str], rank: int) -> list[str]:
+    """Return the lines in which this learner's loop gives its reason to end (`learner.errors`)."""
     matches = [(line, _SPEAKER.match(line)) for line in lines]
-    return [line for line, it in matches if it and not line.startswith("WARNING:", it.end())]
+    return [
+        line for line, it in matches
+        if it and it["rank"] in (None, str(rank)) and not line.startswith("WARNING:", it.end())
+    ]  # fmt: skip
 
 
 class Reading(NamedTuple):
@@ -180,7 +184,7 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None, rank: int = 
 
 def _read(plan: Plan, lines: list[str], exit_code: int | None, rank: int) -> Reading:
     # MPI may have printed the very last line; the reason already begins with the rank and host.
-    own = own_words(lines)
+    own = own_words(lines, rank)
     lines = [_SPEAKER.sub("", line, count=1) for line in own] or lines
     lines = [_TORCH_RANK.sub("", line) for line in lines]
     mistake = _user_mistake(lines)

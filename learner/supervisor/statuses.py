@@ -6,6 +6,7 @@ Every status file has one writer, its process. The supervisor's rulings have a f
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from dlctl.contract import (
     rulings_file,
     status_file,
     to_json,
+    use_file,
     write_whole,
 )
+from dlctl.contract.measured.past import LearnerUse
 from learner.job.outcome import Outcome
 from learner.job.status import with_end
 from learner.supervisor.control import EndRequest
@@ -52,6 +55,12 @@ class Statuses:
         """Return the learners' statuses in rank order, without those that can't be read."""
         found = (self.read("learner", rank) for rank in range(count))
         return [status for status in found if status is not None]
+
+    def most_bytes(self, count: int) -> dict[int, int]:
+        """Return the most memory that each learner's processes had, where it was measured."""
+        files = {rank: self._job_dir / use_file(self.attempt, rank) for rank in range(count)}
+        uses = {rank: readable_record(LearnerUse, path) for rank, path in files.items()}
+        return {rank: use.memory_bytes for rank, use in uses.items() if use}
 
     def rule(self, *new: Status) -> None:
         """Rule on processes; what was presumed of them is forgotten."""
@@ -114,3 +123,5 @@ class Observed:
     """Whether there is a checkpoint to resume from."""
     undone: str = ""
     """Which part of the data the learners of a parameter server have not trained on, in words."""
+    most_bytes: Mapping[int, int] = field(default_factory=dict)
+    """The most memory that each learner's processes had, by rank, as far as anybody measured it."""

@@ -123,10 +123,12 @@ def _by_the_output(job_dir: Path, plan: Plan, attempt: int) -> Outcome | None:
 
 
 def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:
-    statuses = Statuses(job_dir, attempt).learners(plan.resources.learners)
+    known, count = Statuses(job_dir, attempt), plan.resources.learners
+    statuses = known.learners(count)
     if any(status.state is State.FAILED for status in statuses):
         words = last_lines(step_log(job_dir, attempt, "launcher"))
-        return decide(plan, Observed(statuses, None, words, None))
+        most_bytes = known.most_bytes(count)
+        return decide(plan, Observed(statuses, None, words, None, most_bytes=most_bytes))
     reason = "The job ended without a verdict: it was killed."
     return failed(VerdictKind.UNKNOWN, reason, go_on(plan))
 

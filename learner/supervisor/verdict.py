@@ -162,6 +162,8 @@ def _failed(plan: Plan, observed: Observed) -> Outcome:
             return _left_early(plan, left)
         if gone := _gone(plan, observed, lost):
             return gone
+    if match is not None and (full := _step_was_full(plan, observed, ends, suspects, match)):
+        return full
     if first is not None:
         others_did = (
             first.standing >= Standing.OF_OTHERS or first.outcome.kind in _BY_OTHERS
@@ -172,9 +174,6 @@ def _failed(plan: Plan, observed: Observed) -> Outcome:
             and others_did
             or match[0].kind is VerdictKind.SCHEDULER
             and first.standing >= Standing.OF_OTHERS
-            or match[0].kind is VerdictKind.OUT_OF_MEMORY
-            and first.status.signal == signal.SIGKILL
-            and blamed_host(*match) not in ("", first.status.host)
         )
         if by_slurm:
             return _vanished(plan, observed, lost + [each.status for each in suspects])
@@ -186,6 +185,26 @@ def _failed(plan: Plan, observed: Observed) -> Outcome:
     if lost:
         return _vanished(plan, observed, lost)
     return _launcher_failed(plan, observed)
+
+
+def _step_was_full(
+    plan: Plan, observed: Observed, ends: Ends, suspects: list[Suspect], match: tuple[Rule, str]
+) -> Outcome | None:
+    """Return the outcome where the memory of a node's part of the step made Slurm kill all of it.
+
+    Only what each learner was measured to have says which of them was the one.
+    """
+    rule, line = match
+    killed = [each.status for each in suspects]
+    if rule.kind is not VerdictKind.OUT_OF_MEMORY or killed and killed[0].signal != signal.SIGKILL:
+        return None
+    host = blamed_host(*match)
+    if (over := ends.over_memory(plan, host, observed.most_bytes)) is not None:
+        return _explain(plan, observed, over)
+    several = "memory limit" in line and len(ends.killed_on(host)) > 1
+    if killed and (several or host not in ("", killed[0].host)):
+        return _by_rule(plan, match, _evidence_of_lost(observed, killed[0]))
+    return None
 
 
 def _suspect(plan: Plan, observed: Observed, status: Status) -> Suspect | None:
@@ -276,7 +295,8 @@ def _explain(plan: Plan, observed: Observed, status: Status) -> Outcome:
 
 def _spoke(status: Status, lines: list[str]) -> bool:
     """Return whether this learner's built-in loop printed why it ended (`learner.errors`)."""
-    return any(line.startswith(f"[rank {status.rank} on ") for line in own_words(lines))
+    own = own_words(lines, status.rank)
+    return any(line.startswith(f"[rank {status.rank} on ") for line in own)
 
 
 def _vanished(plan: Plan, observed: Observed, lost: list[Status]) -> Outcome:

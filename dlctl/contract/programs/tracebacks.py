@@ -177,8 +177,10 @@ def error_at_end(lines: list[str], lines_after: int) -> str:
         lines_after: how many lines may follow it at most.
     """
     chain = last_chain(lines)
-    last = max((n for n, line in enumerate(chain) if _HEADER.match(line)), default=0)
-    after = [line for line in chain[last + 1 :] if line[:1] != " "]
+    heads = [(n, it["prefix"]) for n, line in enumerate(chain) if (it := _HEADER.match(line))]
+    last, prefix = heads[-1] if heads else (0, "")
+    bodies = [without_prefix(line, prefix) for line in chain[last + 1 :]]
+    after = [line for line in bodies if line[:1] != " "]
     return after[0].strip() if after and len(after) <= 1 + lines_after else ""
 
 

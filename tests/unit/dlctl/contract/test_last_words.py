@@ -187,6 +187,8 @@ RESUMED = "During handling of the above exception, another exception occurred:"
     (["epoch 1", "Exception ignored in: <function A.__del__ at 0x7f>", *TRACED], ""),
     ([*TRACED[:-1]], ""),
     (["epoch 1", "loss 0.3"], ""),
+    (["[rank1]: Traceback (most recent call last):", '[rank1]:   File "train.py", line 44, in <m>',
+      "[rank1]:     step()", "[rank1]: ValueError: mine", "done"], "ValueError: mine"),
     ([], ""),
 ])  # fmt: skip
 def test_the_error_with_which_a_log_ends_is_found(lines, error):

@@ -8,6 +8,7 @@ from login_side import make_record, make_site
 from dlctl.errors import ManifestError, PlanError
 from dlctl.manifest.load import load_manifest, parse_manifest
 from dlctl.manifest.overrides import Overrides
+from dlctl.request.attempts import decide_again, of_request
 from dlctl.request.build import look_over, new_training_id, prepare, prepare_again
 from dlctl.request.request import this_machine
 
@@ -183,3 +184,16 @@ def test_the_stored_manifest_has_the_lines_of_its_requirements_files(tmp_path):
     assert request.plan.requirements == ["boto3", "rich"]
     stored = parse_manifest(request.manifest.encode(), "stored.yml")
     assert stored.requirements == ["boto3", "rich"]
+
+
+@pytest.mark.parametrize(("time", "total_s", "job_s", "links"), [
+    (None, 14400, 14400, 1), ("8h", 28800, 14400, 3), ("1h", 14400, 3600, 5),
+])  # fmt: skip
+def test_a_resumption_gives_the_whole_training_more_time(tmp_path, time, total_s, job_s, links):
+    """The job got it, the training did not: each job was its last, whose hint asked for less."""
+    site = make_site(more="partitions: {main: {max_time: 4h, default: true}}")
+    prepared(tmp_path, extra="time: 4h\n")
+    first = of_request(prepare(tmp_path / "manifest.yml", Overrides(), site))
+    plan = decide_again(first, Overrides(time=time), site).plan
+    assert (plan.lifecycle.total_time_s, plan.resources.time_s) == (total_s, job_s)
+    assert plan.lifecycle.links == links

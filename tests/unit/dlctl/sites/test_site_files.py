@@ -19,6 +19,7 @@ from dlctl.sites.files import (
     user_directory,
     yaml_scalar,
 )
+from dlctl.sites.model import EnvironmentSettings
 from dlctl.yaml_source import MAX_BYTES, load_bytes
 
 SLURM = """\
@@ -251,3 +252,18 @@ def test_scalars_are_read_as_they_were_written(value):
     written = f"key: {yaml_scalar(value)}\n"
     assert written.count("\n") == 1
     assert load_bytes(written.encode(), "x").data == {"key": value}
+
+
+@pytest.mark.parametrize(("line", "is_open"), [
+    ("export NAME='x", True), ('module load "gcc', True), ("echo it\\'s  # don't", False),
+    ("cat <<END; it's; END", False), ("export A=$'it\\'s'", False), ("a='x # y'", False),
+])  # fmt: skip
+def test_a_quotation_mark_of_setup_that_is_never_closed_is_refused(line, is_open):
+    """It swallowed the batch script up to another one, which then blamed the runtime."""
+    fields = {"setup": ["module list", line, "cd"]}
+    if not is_open:
+        assert EnvironmentSettings(**fields).setup[1] == line
+        return
+    with pytest.raises(ValueError, match="quotation mark is never closed") as refused:
+        EnvironmentSettings(**fields)
+    assert line in str(refused.value)

@@ -3,7 +3,7 @@
 import pytest
 from login_side import make_record
 
-from dlctl.contract import State
+from dlctl.contract import Made, OutputPlace, State
 from dlctl.terminal.text import width_of
 from dlctl.terminal.trainings import frame, reason_of, table, time_left
 
@@ -41,6 +41,18 @@ def test_why_and_when():
     assert told.endswith("in 40 min; other jobs go first (Priority)")
     assert reason_of(RECORDS[1], NOW + 9999) == "other jobs go first (Priority)"
     assert (reason_of(RECORDS[0], NOW), time_left(RECORDS[0], NOW)) == ("", "17 min")
+
+
+def test_a_list_says_what_is_to_be_said_of_a_training_that_completed():
+    """A crash that `| tee` had hidden stood in `show` alone."""
+    why = "but the log of learner 1 ends with a traceback (ValueError: mine)."
+    record = make_record(
+        state=State.COMPLETED, reason=f"All 2 learners ended with exit code 0; {why}"
+    )
+    assert reason_of(record, NOW) == why
+    made = Made(output=[OutputPlace("core", 1, 9)])
+    failed = make_record(state=State.FAILED, reason="It was killed by signal 11.", made=made)
+    assert reason_of(failed, NOW) == "It was killed by signal 11; core: 9 B; not in RESULT_DIR"
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ class Silent:
         (-9, LOOP, Stop.HALT, True, State.FAILED),
         (-signal.SIGUSR2, LOOP, Stop.HALT, False, State.HALTED),
         (1, LOOP, Stop.HALT, False, State.FAILED),
+        (0, SHELL, Stop.ENDED, False, State.HALTED),
         (85, SHELL, Stop.ENDED, False, State.CANCELLED),
         (85, LOOP, Stop.ENDED, False, State.HALTED),
         (-15, SHELL, Stop.ENDED, False, State.CANCELLED),
@@ -206,7 +207,8 @@ class SignalledLate:
     ("kill -TERM $$", 10_000, (State.FAILED, 143)),
     ("exit 1", 0, (State.CANCELLED, 1)),  # it handles SIGTERM
     ("exit 1", 3, (State.FAILED, 1)),
-    ("exit 0", 0, (State.COMPLETED, 0)),
+    ("exit 0", 0, (State.HALTED, 0)),  # it may have saved: after scancel it was COMPLETED
+    ("exit 0", 3, (State.COMPLETED, 0)),
 ])  # fmt: skip
 def test_a_program_that_dies_of_the_launchers_sigterm_first_is_a_victim(
     tmp_path, code, looks, ended

@@ -357,8 +357,18 @@ def test_a_training_whose_time_is_used_up_is_told_one_way_on(tmp_path, total_s):
     action = job.end(VerdictKind.TIME_LIMIT, state=State.HALTED, hint=hint)
     assert "dlctl" not in action.why
     if total_s == 40:
-        hint = "Go on with more time: dlctl resume t-1 --time 1m20s"
+        hint = "Resume from the newest checkpoint, with more time: dlctl resume t-1 --time 1m20s"
     assert job.verdict.hint == hint
+
+
+def test_who_has_saved_nothing_when_the_time_is_used_up_hears_that_all_begins_anew(tmp_path):
+    """It was told to "go on", as if what it had trained were still there."""
+    job = Job(tmp_path, total_time_s=40)
+    job.end(VerdictKind.TIME_LIMIT, state=State.HALTED, made=contract.Made())
+    assert job.verdict.hint == (
+        "Resume from the beginning (there is no checkpoint), with more time: "
+        "dlctl resume t-1 --time 1m20s"
+    )
 
 
 @pytest.mark.parametrize(("got", "starter"), [("n1", "client"), ("n2", "in_allocation")])

@@ -130,6 +130,39 @@ def test_the_node_whose_step_had_too_much_is_named_not_a_learner_that_was_killed
     )
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("other", [State.TRAINING, State.FAILED])
+def test_the_learner_that_took_the_memory_of_a_step_is_blamed_not_the_first_that_was_killed(
+    plan, order, other
+):
+    """Learner 1 had filled n1, and "Learner 0 on n1 was killed … by its memory limit"."""
+    resources = replace(plan.resources, memory_bytes_per_learner=1 << 30, learners_per_node=[2])
+    plan = replace(plan, resources=resources)
+    line = "slurmstepd-n1: error: StepId=11.1 exceeded memory limit (2165895168 > 2147483648), b"
+    words = [line, "srun: error: n1: tasks 0-1: Killed"]
+    killed = [replace(status(order[0], State.FAILED, signal=9), host="n1"),
+              replace(status(order[1], other, signal=9), host="n1")]  # fmt: skip
+    killed.sort(key=lambda each: each.rank)
+    for used, rank in (({0: 3 << 28, 1: 5 << 28}, 1), ({0: 5 << 28, 1: 3 << 28}, 0)):
+        verdict = decide(plan, Observed(killed, 137, words, None, most_bytes=used))
+        assert (verdict.kind, verdict.evidence.rank) == ("out_of_memory", rank)
+        assert verdict.reason.startswith(f"Learner {rank} on n1 was killed by signal 9, by its mem")
+    for used in ({}, {0: 3 << 28, 1: 3 << 28}):
+        verdict = decide(plan, Observed(killed, 137, words, None, most_bytes=used))
+        assert (verdict.kind, verdict.evidence.host) == ("out_of_memory", "n1")
+        assert verdict.reason.endswith(line) and verdict.evidence.role == ""
+
+
+def test_a_line_that_names_another_learner_is_not_this_ones_own_word(judge):
+    """A program that repeated it had its own error hidden: "failed …: ValueError: fake"."""
+    verdict = judge(ended("[rank 0 on n1] ValueError: fake", *TRACEBACK, rank=1))
+    assert verdict.reason.endswith("failed with exit code 1: train.py:9: ValueError: mine")
+
+
+TRACEBACK = [
+    "Traceback (most recent call last):", '  File "train.py", line 9, in <module>',
+    "ValueError: mine",
+]  # fmt: skip
 MPI_NOISE = ["-----", "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "-----"]
 WHOLE_LOG = "See its whole log: dlctl logs ID --learner 1 --debug"
 

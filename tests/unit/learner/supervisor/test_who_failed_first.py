@@ -124,6 +124,7 @@ VICTIMS = {
     "MPI ended it": {"state": State.FAILED, "exit_code": 14, "last_lines": ["epoch 1"]},
     "MPI ended it with its watchdog": {"state": State.TRAINING, "exit_code": 14},
     "it saved": {"state": State.HALTED, "exit_code": EXIT_HALTED},
+    "it handles SIGTERM, and ends with 0": {"state": State.HALTED, "exit_code": 0},
 }  # fmt: skip
 """What becomes of the other learner."""
 
@@ -230,6 +231,10 @@ AT_ONCE = {
     "an exception, and a watchdog that wrote nothing": How(
         K.USER_ERROR, "failed: train.py:9: ValueError: no labels", State.TRAINING,
         tuple(traceback("ValueError: no labels"))),
+    "MPI_Abort after the loop's own words": How(
+        K.USER_ERROR, "failed: build returned an unknown key 'data'", State.TRAINING,
+        ("[rank 1 on n2] build returned an unknown key 'data'",
+         "[rank 1 on n2]   HINT: allowed are model, optimizer", ABORTED)),
     "MPI_Abort with only its backtrace": How(
         K.USER_ERROR, "called MPI_Abort: ready", State.TRAINING, ("ready", ABORTED)),
     "MPICH's MPI_Abort of another communicator": How(
