@@ -18,7 +18,9 @@
     │   ├── SubmitRejected                the scheduler said no: nothing was submitted
     │   ├── SubmitUnknown                 the answer was lost: the job may exist, look it up
     │   └── SchedulerUnavailable          the controller does not answer
-    ├── RecordError                   8   no such training, an ambiguous id, a wrong state
+    ├── RecordError                  11   a training, or this machine, is not in a state for it
+    │   ├── NoSuch                    8   no training, search or model has this name, or several do
+    │   ├── HasEnded                      nothing is left to end
     │   └── NotWritten                    the disk here is full, or the local record is locked
     ├── ResultsError                  9   nothing to fetch, or what came back is damaged
     └── TrainingFailed                10  the training was followed and ended FAILED or CANCELLED
@@ -139,7 +141,13 @@ class SchedulerUnavailable(SchedulerError):
 
 
 class RecordError(DlctlError):
-    """No such training, an ambiguous id, or a training in the wrong state for the command."""
+    """A training, or what is kept here, is in the wrong state for the command."""
+
+    exit_code = 11
+
+
+class NoSuch(RecordError):
+    """Nothing has the name that was given, or several things do."""
 
     exit_code = 8
 
@@ -201,4 +209,5 @@ def in_words(fault: Mapping[str, Any], value: str) -> str:
         return text.removeprefix("Value error, ")
     if kind in _BOUNDS:
         return f"{value} is out of bounds; {_BOUNDS[kind].format(**fault['ctx'])} is allowed"
-    return f"{value} is not allowed; {_ALLOWED.get(kind, text)}"
+    other = f"{text.removeprefix('Input should be ').partition(', ')[0]} is allowed"
+    return f"{value} is not allowed; {_ALLOWED.get(kind, other)}"

@@ -78,9 +78,10 @@ EXIT_CODES = """\
 | 5 | the request fits no partition, or can't be planned |
 | 6 | the site can't be reached, or a transfer failed |
 | 7 | the scheduler refused, does not answer, or its answer was lost |
-| 8 | no such training, an ambiguous id, or a training in the wrong state |
+| 8 | no such training, search or model, or several that fit |
 | 9 | nothing to fetch or export, a damaged file, or a target that can't be written |
 | 10 | the followed training ended FAILED or CANCELLED; a rehearsal or a replay was not equal |
+| 11 | a training, or what this machine keeps, is not in a state for the command |
 | 130 | Ctrl-C; a followed training continues to run |
 | 141 | the program that reads dlctl's output closed the pipe, as `head` does |
 """

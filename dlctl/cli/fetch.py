@@ -118,8 +118,10 @@ def _check_words(store: RecordStore, ids: list[str]) -> None:
         return
     if word in PARTS:
         raise typer.BadParameter(f"name one of {parts}, not several: `all` brings all of them")
-    if len(ids) > 1 or get_close_matches(word, PARTS):
-        raise typer.BadParameter(f"{word!r} is none of {parts}, and no training")
+    near = get_close_matches(word, PARTS, 1)
+    if len(ids) > 1 or near:
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise typer.BadParameter(f"{word!r} is none of {parts}, and no training{meant}")
 
 
 def _tell_fetched(record: Record, fetched: Fetched) -> None:

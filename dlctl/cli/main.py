@@ -235,13 +235,28 @@ _OLD_SPELLINGS = {
 }  # fmt: skip
 
 
-_END = "`dlctl halt` saves and stops a training, `dlctl cancel` ends it"
-_LIST = "`dlctl list` shows your trainings"
-_REMOVE = "`dlctl delete` removes a training that has ended"
-_START = "`dlctl submit` starts a training"
 _OTHER_WORDS = {
-    "stop": _END, "kill": _END, "abort": _END, "rm": _REMOVE, "remove": _REMOVE, "ps": _LIST,
-    "ls": _LIST, "queue": _LIST, "jobs": _LIST, "run": _START, "start": _START, "train": _START,
+    word: sentence
+    for words, sentence in (
+        ("stop kill abort terminate pause scancel",
+         "`dlctl halt ID` saves and stops a training, `dlctl cancel ID` ends it"),
+        ("rm remove del", "`dlctl delete ID` removes a training that has ended"),
+        ("ls ps queue jobs top squeue sacct", "`dlctl list` shows your trainings"),
+        ("run start train launch sbatch srun queue-job", "`dlctl submit` starts a training"),
+        ("restart rerun retry requeue continue", "`dlctl resume ID` continues from the newest "
+         "checkpoint, `dlctl submit --from ID` trains anew"),
+        ("cat tail attach stdout log", "`dlctl logs --follow ID` prints what a training writes"),
+        ("info describe inspect", "`dlctl show ID` explains a training"),
+        ("get download pull cp scp sync rsync", "`dlctl fetch ID` brings results here"),
+        ("ssh shell exec", "`dlctl show ID` names the job's nodes and its folder; ssh to the site"),
+        ("login configure auth connect", "your ssh logs you in: `dlctl sites add NAME user@host` "
+         "names a cluster, `dlctl doctor NAME` tests each link to it"),
+        ("ui web gui tensorboard", "`dlctl dashboard` shows your trainings in the browser"),
+        ("plot chart curve", "`dlctl metrics ID` draws them"),
+        ("compare", "`dlctl diff A B` compares two trainings"),
+        ("check lint test", "`dlctl validate` checks a manifest, `dlctl doctor SITE` a site"),
+    )
+    for word in words.split()
 }  # fmt: skip
 """What people type who come from other tools."""
 

@@ -79,15 +79,9 @@ def validate(
         wrong = answer | {"valid": False, "problems": list(error.problems)}
         output.report(wrong, True, lambda _: None)
         raise typer.Exit(error.exit_code) from None
-    from dlctl.contract.programs.hidden_failures import warn_if_hidden
-    from dlctl.contract.programs.lone_program import warn_if_alone
+    from dlctl.contract.programs.commands import warnings_of
 
-    command = known.framework.command
-    found = (
-        warn_if_alone(command, known.learners, folder),
-        warn_if_hidden(command, folder, known.learners),
-    )
-    answer["warnings"] += filter(None, found)
+    answer["warnings"] += warnings_of(known.framework.command, known.learners, folder)
     output.report(answer, as_json, lambda _: output.line(f"{manifest} is valid"))
     for note in [*answer["not_in_this_version"], *answer["warnings"]] if not as_json else []:
         output.warn(note)

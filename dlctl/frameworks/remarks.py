@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 
+from dlctl.frameworks.files import CUSTOM, list_frameworks
 from dlctl.frameworks.model import FrameworkFolder
 from dlctl.manifest.model import Manifest
 
@@ -31,7 +33,7 @@ def remarks(
     version = manifest.framework.version
     known = version is None or framework.knows_version(version)
     found = [] if known or version_is_there else [_unknown_version(framework, str(version))]
-    found += [*_fractions(manifest), *_several_stores(manifest)]
+    found += [*_misspelt(manifest, framework), *_fractions(manifest), *_several_stores(manifest)]
     for where, line in lines_of(manifest, programs):
         if known or not version_is_there:
             found += _gone(where, line, framework)
@@ -86,6 +88,16 @@ def _several_stores(manifest: Manifest) -> Iterator[str]:
             f"DATA_DIR has a folder for each of {len(sources)} data stores; the service's "
             f"successor uses only the first, which is $DATA_DIR/{sources[0].id} here."
         )
+
+
+def _misspelt(manifest: Manifest, framework: FrameworkFolder) -> Iterator[str]:
+    """Yield a remark on a command's framework that is almost one of ours."""
+    name = manifest.framework.name.lower()
+    if framework.name == CUSTOM != name:
+        known = [each.name for each in list_frameworks()[0]]
+        for near in get_close_matches(name, known, 1, 0.8):
+            yield (f"There is no framework {name!r}, so the command runs as it is; did you mean "
+                   f"{near!r}?")  # fmt: skip
 
 
 def _fractions(manifest: Manifest) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dlctl.contract.programs.commands import only_program, unfit_programs
 from dlctl.contract.stores import LOAD, STORE
 from dlctl.errors import ManifestError
 from dlctl.manifest.errors import unknown_key
@@ -126,6 +127,9 @@ def check_files(manifest: Manifest, folder: Path) -> None:
             problem = "is not a file" if path.exists() else "does not exist"
             where = manifest._places.by_key.get(key, "manifest")
             problems.append(f"{where}: {key}: {name} {problem} in {folder}")
+    where = manifest._places.by_key.get("framework.command", "manifest")
+    for problem in unfit_programs(manifest.framework.command, folder):
+        problems.append(f"{where}: framework.command: {problem}")
     if problems:
         hint = "the path is relative to the manifest's folder, which is what is sent"
         raise ManifestError("\n".join(problems), problems=problems, hint=hint)
@@ -141,6 +145,8 @@ def named_files(manifest: Manifest) -> list[tuple[str, str]]:
         in_store = any(store.training_data for store in manifest.data_stores)  # or in DATA_DIR
         if weights is not None and not in_store and not framework.stored_weights:
             found.append(("framework.arguments.weights", str(weights)))
+    if program := only_program(framework.command):
+        found.append(("framework.command", program))
     metrics = manifest.evaluation_metrics
     if metrics is not None and metrics.parser is not None:
         found.append(("evaluation_metrics.parser", metrics.parser))
@@ -223,4 +229,9 @@ def not_in_this_version(manifest: Manifest) -> list[str]:
         found.append("This version does not use gpu_type; use scheduler.constraint.")
     if manifest.storage:
         found.append("This version does not use storage.")
+    unused = manifest.training.model_fields_set - {"seed"}
+    if manifest.framework.command is not None and server is None and unused:
+        keys = ", ".join(f"training.{key}" for key in sorted(unused))
+        found.append(f"{keys}: only the built-in loop reads these; give framework.command the "
+                     "options that your program has.")  # fmt: skip
     return found

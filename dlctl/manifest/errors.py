@@ -39,6 +39,8 @@ def sentences(
         text = _sentence(item, trail, model, document.data)
         is_key = item["type"] in ("extra_forbidden", "value_error", "contradiction", "model_type")
         where = place(document, trail, options, key=is_key)
+        if item["type"] == "extra_forbidden" and len(trail) == 1:
+            text = _moved(str(trail[0]), model, options.get(trail) == "--set") or text
         lines.append((document.order(trail), f"{named(where, trail)}: {text}"))
     return list(_listed_once(line for _, line in sorted(lines, key=lambda pair: pair[0])))
 
@@ -100,10 +102,24 @@ def _sentence(item: Any, trail: Trail, model: type[BaseModel], data: Any) -> str
     if kind == "extra_forbidden":
         return unknown_key(str(trail[-1]), allowed_keys(model, trail[:-1]))
     text = shown(_at(data, trail), trail)
+    if kind in ("dict_type", "model_type") and (keys := allowed_keys(model, trail)):
+        return f"{in_words(item, text)}.{_LISTED}{', '.join(keys)}"
     if kind == "literal_error":
         words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
         return f"{text} is unknown{_meant(str(_at(data, trail)), words)}{_LISTED}{', '.join(words)}"
     return in_words(item, text)
+
+
+def _moved(key: str, model: type[BaseModel], is_option: bool) -> str:
+    """Return where a key of the top belongs: into a section, or to the program's arguments."""
+    sections = [name for name in allowed_keys(model, ()) if key in allowed_keys(model, (name,))]
+    if sections:
+        words = " or ".join(f"'{name}.{key}'" for name in sections)
+        return f"unknown key; did you mean {words}?"
+    if is_option and not difflib.get_close_matches(key.lower(), allowed_keys(model, ()), 1, 0.55):
+        return (f"unknown key; an argument of your job is framework.arguments.{key}, other keys "
+                "are in docs/manifest.md")  # fmt: skip
+    return ""
 
 
 def unknown_key(key: str, allowed: list[str]) -> str:

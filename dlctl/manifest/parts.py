@@ -187,7 +187,9 @@ Value = Annotated[
 class FrameworkSection(Section, title="Framework"):
     """The framework, the program and the model to train."""
 
-    name: Line = Field(description="One of `dlctl frameworks list`; with `command`, any name.")
+    name: Line = Field(
+        "custom", description="One of `dlctl frameworks list`; with `command` any, or none."
+    )
     version: Line | None = Field(
         None, description="Selects one of the site's environments; else for people."
     )
@@ -224,6 +226,10 @@ class FrameworkSection(Section, title="Framework"):
                 "contradiction",
                 f"{which} of 'command' and 'job' {verb} set; exactly one is allowed",
                 {"key": min(empty, default=None)},
+            )
+        if self.job is not None and "name" not in self.model_fields_set:
+            raise PydanticCustomError(
+                "contradiction", "is missing: it says how the job is run", {"key": "name"}
             )
         return self
 

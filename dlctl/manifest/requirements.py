@@ -99,4 +99,18 @@ def _problem(text: str) -> str:
             f"{text[:60]!r} is a path of this machine; a program imports its folder's own modules "
             "without installing them, and packages are named as pip's index names them"
         )
+    return "" if option or is_path or not text else _not_a_requirement(text)
+
+
+def _not_a_requirement(text: str) -> str:
+    """Return why a line names no package by PEP 508, or ""."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    bare = re.split(r"\s--(?:hash|config-settings|global-option)\b", text)[0]
+    if "://" in bare and "@" not in bare.partition("://")[0]:
+        return ""  # the address of a package or of a repository
+    try:
+        Requirement(bare)
+    except InvalidRequirement:
+        return f"{text[:60]!r} is no package with a version, as pip understands it"
     return ""

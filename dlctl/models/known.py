@@ -16,7 +16,7 @@ from typing import Any
 
 from dlctl import contract
 from dlctl.contract import LATEST, MODEL_PREFIX, ModelVersion
-from dlctl.errors import RecordError
+from dlctl.errors import NoSuch, RecordError
 from dlctl.record import state_directory
 from dlctl.record.file import read_rows, write
 from dlctl.record.names import ids_fitting, only_fitting
@@ -45,7 +45,7 @@ def parse_reference(text: str) -> Reference:
     """
     found = _REFERENCE.fullmatch(text.removeprefix(MODEL_PREFIX))
     if found is None:
-        raise RecordError(
+        raise NoSuch(
             f"{text!r} does not name a stored model",
             hint="write ID, ID@VERSION or ID@ALIAS; `dlctl models list` shows the ids",
         )
@@ -132,7 +132,7 @@ class KnownModel:
         if number in self.numbers:
             return number
         kind = "version" if which.isdecimal() else "alias"
-        raise RecordError(
+        raise NoSuch(
             f"the model {self.model_id} has no {kind} {which}",
             hint=f"`dlctl models show {self.model_id}` lists its versions and aliases",
         )
@@ -225,7 +225,7 @@ def the_site_of(wanted: str) -> str | None:
     """
     sites = sites_of(wanted)
     if len(sites) > 1:
-        raise RecordError(
+        raise NoSuch(
             f"{wanted!r} fits models at {' and '.join(sites)}",
             hint="add --site, or type the whole id: `dlctl models list` shows both",
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from dlctl.errors import RecordError
+from dlctl.errors import NoSuch
 
 T = TypeVar("T")
 
@@ -16,11 +16,12 @@ def _counted_back(wanted: str, ids: Sequence[str]) -> str:
     """Return the training that `@latest`, or `@-2` for the one before it, means."""
     number = re.fullmatch(r"@(?:latest|-([1-9][0-9]*))", wanted)
     if number is None:
-        raise RecordError(f"{wanted!r} is no training", hint="@latest is the newest, @-2 the one "
+        raise NoSuch(f"{wanted!r} is no training",
+                             hint="@latest is the newest, @-2 the one "
                           "before it")  # fmt: skip
     back = int(number[1] or 1)
     if back > len(ids):
-        raise RecordError(f"{wanted}: there are only {len(ids)} in the local record",
+        raise NoSuch(f"{wanted}: there are only {len(ids)} in the local record",
                           hint="`dlctl list` shows them all")  # fmt: skip
     return ids[-back]
 
@@ -42,20 +43,18 @@ def only_fitting(
         hint_if_odd: What the hint says, too, if none is even near.
 
     Raises:
-        RecordError: there is none, or several.
+        NoSuch: there is none, or several.
     """
     found = ids_fitting(wanted, ids)
     if len(found) == 1:
         return found[0]
     if found:
         what = f"{wanted!r} fits {len(found)} {noun}s"
-        raise RecordError(what, hint=f"such as {', '.join(found[-5:])}")
+        raise NoSuch(what, hint=f"such as {', '.join(found[-5:])}")
     import difflib  # 4 ms, which a name that is found does not need
 
     near = difflib.get_close_matches(wanted, ids, 1)
-    raise RecordError(
-        unknown, hint=f"did you mean {near[0]}? {hint}" if near else hint + hint_if_odd
-    )
+    raise NoSuch(unknown, hint=f"did you mean {near[0]}? {hint}" if near else hint + hint_if_odd)
 
 
 def fitting(wanted: str, ids: Sequence[str]) -> str:
@@ -65,7 +64,7 @@ def fitting(wanted: str, ids: Sequence[str]) -> str:
         ids: Of all trainings, the newest last.
 
     Raises:
-        RecordError: there is none, or several.
+        NoSuch: there is none, or several.
     """
     if wanted.startswith("@"):
         return _counted_back(wanted, ids)
@@ -80,13 +79,13 @@ def nearest(by_folder: Mapping[str, T], folder: Path) -> T:
     """Return what belongs to a folder, or to the nearest folder above it.
 
     Raises:
-        RecordError: there is none.
+        NoSuch: there is none.
     """
     here = folder.resolve()
     for place in (here, *here.parents):
         if str(place) in by_folder:
             return by_folder[str(place)]
-    raise RecordError(
+    raise NoSuch(
         f"no training was submitted from {here}",
         hint="name one (`dlctl list` shows them), or `dlctl submit manifest.yml`",
     )

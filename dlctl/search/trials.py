@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import search as names
-from dlctl.errors import RecordError
+from dlctl.errors import NoSuch, RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,7 @@ class Trials:
         """
         if not 0 <= number < len(self.rows):
             has = f"the trials 0 to {len(self.rows) - 1}" if self.rows else "no trial so far"
-            raise RecordError(f"there is no trial {number}: the search has {has}",
+            raise NoSuch(f"there is no trial {number}: the search has {has}",
                               hint="`dlctl search trials ID` lists them")  # fmt: skip
         return self.rows[number]
 

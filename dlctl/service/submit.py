@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlctl.contract.programs.hidden_failures import warn_if_hidden
-from dlctl.contract.programs.lone_program import saves_beside_itself, warn_if_alone
+from dlctl.contract.programs.commands import warnings_of
+from dlctl.contract.programs.lone_program import saves_beside_itself
 from dlctl.data import refuse_wrong_stores
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record.batches import Key
@@ -129,8 +129,8 @@ def tell_plan(plan: Plan, manifest: Path, model: str | None, tell: Tell) -> None
     _say_where_files_will_be(plan, manifest, model, tell)
     if not model:
         folder, command = manifest.resolve().parent, plan.framework.command
-        tell.warn(warn_if_alone(command, plan.resources.learners, folder))
-        tell.warn(warn_if_hidden(command, folder, plan.resources.learners))
+        for warning in warnings_of(command, plan.resources.learners, folder):
+            tell.warn(warning)
 
 
 def _say_where_files_will_be(plan: Plan, manifest: Path, model: str | None, tell: Tell) -> None:

@@ -18,8 +18,7 @@ from dlctl import contract
 from dlctl.contract import Plan, Recipe
 from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.launchers import GPU_VARIABLES, Ranks
-from dlctl.contract.programs.hidden_failures import warn_if_hidden
-from dlctl.contract.programs.lone_program import warn_if_alone
+from dlctl.contract.programs.commands import warnings_of
 from dlctl.contract.programs.options import as_options
 from learner.errors import EXIT_HALTED, Mistake
 from learner.frameworks.base import FrameworkRunner, Traits
@@ -63,12 +62,10 @@ class UserCommand(FrameworkRunner):
         env.pop("PYTHONSAFEPATH", None)
 
     def warning(self, plan: Plan, job_dir: Path) -> str:
-        """Return why the learners seem to train alone, and where a failure would get lost."""
+        """Return what seems wrong with the command, such as learners that train alone."""
         framework, code = plan.framework, job_dir / contract.CODE
         command = framework.command or f"python {shlex.quote(str(framework.job))}"
-        found = (warn_if_alone(command, plan.resources.learners, code),
-                 warn_if_hidden(framework.command, code, plan.resources.learners))  # fmt: skip
-        return "; ".join(filter(None, found))
+        return "; ".join(warnings_of(command, plan.resources.learners, code))
 
     def visible_gpus(self) -> int:
         """Return the number of devices that the environment or /dev names."""

@@ -53,7 +53,7 @@ def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site):
     saved = dlctl("checkpoints", "save", training_id, "--json", ok=True).json
     assert saved["number"] == 2 and saved["answer"]["step"] >= step
     refused = dlctl("tune", training_id, "colour=red")
-    assert refused.exit_code == 8 and "is no setting that can be tuned" in refused.stderr
+    assert refused.exit_code == 11 and "is no setting that can be tuned" in refused.stderr
     halt(dlctl, training_id)
     dlctl("tune", training_id, "lr=0.001", ok=True)
     (job_dir / contract.JOB_STATE / "hurry").touch()
@@ -70,7 +70,7 @@ def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site):
     assert {rates[n] for n in rates if step < n <= third} == {0.003}
     assert {rates[n] for n in rates if n > third} == {0.001}
     assert max(rates) < 4 * 16, "larger batches: fewer steps"
-    assert dlctl("tune", training_id, "lr=1").exit_code == 8
+    assert dlctl("tune", training_id, "lr=1").exit_code == 11
     shown = " ".join(dlctl("show", training_id, "--all", ok=True).stdout.split())
     assert f"lr=0.003, batch_size=64 since step {step}; a checkpoint at step " in shown
     assert_hours(dlctl, site, training_id)

@@ -167,7 +167,7 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow):
     assert dlctl("halt", halted).exit_code == 0
     now = wait_for_state(dlctl, halted, "HALTED")
     assert now["hint"], "says what to do next"
-    assert dlctl("halt", halted).exit_code == 8
+    assert dlctl("halt", halted).exit_code == 11
     (site.job_dir(halted) / "state/hurry").touch()
     resumed = dlctl("resume", halted, "--follow", ok=True)
     assert "epoch 4/4" in resumed.stdout
@@ -229,7 +229,7 @@ def test_submit_returns_the_id_and_list_knows_it(dlctl, local_site, words):
     wait_for_state(dlctl, training_id, "CANCELLED")
     assert dlctl("resume", training_id).exit_code == 0, "a cancelled training may continue"
     wait_for_state(dlctl, training_id, "COMPLETED")
-    assert dlctl("resume", training_id).exit_code == 8
+    assert dlctl("resume", training_id).exit_code == 11
     assert dlctl("delete", "--yes", training_id, ok=True)
     assert not local_site.job_dir(training_id).exists()
     assert dlctl("status", training_id).exit_code == 8

@@ -99,7 +99,7 @@ def test_the_whole_way_of_a_model(dlctl, site, line):
     assert (dlctl.cwd / "pulled/trained/model.pt").read_bytes() == weights.read_bytes()
 
     refused = dlctl("models", "delete", f"{model}@1", "--yes")
-    assert refused.exit_code == 8
+    assert refused.exit_code == 11
     assert f"{model}@2 was made from it" in refused.stderr
     dlctl("models", "delete", model, "--yes", ok=True)
     removed = dlctl("models", "gc", "--site", site.name, "--older-than", "0s", "--json", ok=True)

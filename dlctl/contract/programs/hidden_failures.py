@@ -67,6 +67,14 @@ def failure_at_end(lines: list[str]) -> str:
     return next((f"'{' '.join(match[0].split())}'" for match in found), "")
 
 
+def commands_of(text: str) -> list[str]:
+    """Return the simple commands of a shell's text, without conditions; none if it is unclear."""
+    text = _IGNORED.sub(" ", text)
+    if _UNCLEAR.search(text):
+        return []
+    return [each.text for each in _commands(text) if not each.is_condition]
+
+
 class _Command(NamedTuple):
     text: str
     link: str

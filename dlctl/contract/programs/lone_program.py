@@ -14,7 +14,10 @@ from pathlib import Path
 
 from dlctl.contract.ground.safe_text import without_prefix
 
-_OWN_LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
+_OWN_LAUNCHER = re.compile(
+    r"\b(torchrun|torch\.distributed\.(?:run|launch)|accelerate launch"
+    r"|deepspeed(?= [^;&|]*\.py\b))(?![\w.])"
+)
 _KNOWS = re.compile(
     r"\b(?:LEARNER_ID|NUM_LEARNERS|(?:LOCAL_|NODE_|GROUP_)?RANK|WORLD_SIZE|MASTER_ADDR|"
     r"SLURM_(?:PROCID|LOCALID|NODEID|NTASKS)|OMPI_COMM_\w+|PMIX?_RANK|"
@@ -37,9 +40,13 @@ _MOST_FILES, _MOST_BYTES = 2000, 1 << 20
 
 
 def starts_processes_itself(command: str | None) -> bool:
-    """Return whether a command runs torchrun, without the place where dlctl's learners meet."""
-    text = command or ""
-    return bool(_OWN_LAUNCHER.search(text)) and "MASTER_ADDR" not in text
+    """Return whether a command runs torchrun or its like, and not where dlctl's learners meet."""
+    return bool(_own_launcher(command))
+
+
+def _own_launcher(command: str | None) -> str:
+    found = _OWN_LAUNCHER.search(command or "")
+    return found[1] if found and "MASTER_ADDR" not in (command or "") else ""
 
 
 def warn_if_alone(command: str | None, learners: int, code: Path) -> str:
@@ -50,9 +57,10 @@ def warn_if_alone(command: str | None, learners: int, code: Path) -> str:
     """
     if command is None or learners < 2:
         return ""
-    if starts_processes_itself(command):
+    if launcher := _own_launcher(command):
+        name = "torchrun" if launcher.startswith("torch") else launcher
         return (
-            f"framework.command runs torchrun in each of the {learners} learners, but dlctl starts "
+            f"framework.command runs {name} in each of the {learners} learners, but dlctl starts "
             "a process for each learner itself and sets torchrun's variables: use python instead"
         )
     if not any(True for _ in programs_of(command, code)):
@@ -89,20 +97,27 @@ def programs_of(command: str, code: Path) -> Iterator[Path]:
             yield code / name
 
 
-def _texts(code: Path) -> Iterator[str]:
-    """Yield what the program's files hold; names that end a search if that can't be judged."""
-    count = 0
+def code_files(code: Path) -> list[Path] | None:
+    """Return a program's own files, without hidden folders and environments; None: too many."""
+    found: list[Path] = []
     for folder, folders, names in os.walk(code):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _FOREIGN]
-        count += len(folders) + len(names)
-        if count > _MOST_FILES:
+        found += [Path(folder, name) for name in names]
+        if len(found) > _MOST_FILES:
+            return None
+    return found
+
+
+def _texts(code: Path) -> Iterator[str]:
+    """Yield what the program's files hold; names that end a search if that can't be judged."""
+    files = code_files(code)
+    if files is None:
+        yield _UNKNOWN
+    for path in files or ():
+        if not path.name.endswith(_READ) or not path.is_file():  # a pipe would never end
+            continue
+        try:
+            with path.open("rb") as file:
+                yield file.read(_MOST_BYTES).decode(errors="replace")
+        except OSError:
             yield _UNKNOWN
-            return
-        for path in (Path(folder, name) for name in names if name.endswith(_READ)):
-            if not path.is_file():  # a pipe would never end
-                continue
-            try:
-                with path.open("rb") as file:
-                    yield file.read(_MOST_BYTES).decode(errors="replace")
-            except OSError:
-                yield _UNKNOWN

@@ -29,7 +29,7 @@ def test_the_ids_go_to_standard_output_and_the_rest_to_standard_error(dlctl, fol
     assert moved.stderr == "version 1; @best=1; tags a b\n"
     for words, said in ((["--remove-tag", "x"], "no tag x"), (["--remove-alias", "y"], "no alias")):
         wrong = dlctl("models", "update", model, folder, *words)
-        assert (wrong.exit_code, said in wrong.stderr) == (8, True), "and no version is stored"
+        assert (wrong.exit_code, said in wrong.stderr) == (11, True), "and no version is stored"
     [listed] = dlctl("models", "list", "--json", ok=True).json
     assert (listed["aliases"], listed["tags"]) == ({"best": 1}, ["a", "b"])
     assert [version["version"] for version in listed["versions"]] == [1, 2]

@@ -41,7 +41,7 @@ def fails(done, code, *says):
 
 
 @pytest.mark.parametrize(("command", "code"), [
-    (("search", "trials"), 8), (("search", "best"), 8), (("show", "--trial", "0"), 2),
+    (("search", "trials"), 11), (("search", "best"), 11), (("show", "--trial", "0"), 2),
     (("logs", "--trial", "0"), 2),
 ])  # fmt: skip
 def test_a_training_is_no_search(dlctl, known, trainings, command, code):
@@ -51,7 +51,7 @@ def test_a_training_is_no_search(dlctl, known, trainings, command, code):
 
 def test_a_job_directory_that_is_gone_is_named(dlctl, known):
     known.rmdir()
-    fails(dlctl("show", ONE), 8, f"{known}/search/spec.json is gone from the site")
+    fails(dlctl("show", ONE), 11, f"{known}/search/spec.json is gone from the site")
 
 
 def test_the_state_of_a_search_is_told_without_its_files_or_its_site(dlctl, known, trainings):
@@ -80,7 +80,7 @@ def test_a_damaged_log_is_named(dlctl, known):
     write_search(known, 3)
     with (known / names.TRIALS).open("a") as file:
         file.write('{"event": "tell", "number": 77}\n')
-    fails(dlctl("show", ONE), 8, "trials.jsonl: line 16 is no event of a search")
+    fails(dlctl("show", ONE), 11, "trials.jsonl: line 16 is no event of a search")
     done = dlctl("watch", ONE, "--once", ok=True)
     assert "line 16 is no event of a search" in done.stdout
 
@@ -149,7 +149,7 @@ def test_the_newest_failure_is_named_beside_the_best(dlctl, known):
 def test_a_search_that_has_ended_is_neither_halted_nor_cancelled(dlctl, known):
     write_search(known, 3)
     for command in ("halt", "cancel"):
-        fails(dlctl(command, ONE), 8, f"dlctl show {ONE}")
+        fails(dlctl(command, ONE), 11, f"dlctl show {ONE}")
     shown = dlctl("show", ONE, ok=True).stdout
     assert "folder         " in shown and "elsewhere" in shown, "that of search.yml"
 

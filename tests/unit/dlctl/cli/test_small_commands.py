@@ -230,7 +230,7 @@ def test_a_port_that_is_not_free_an_unknown_training_and_an_unknown_site_are_nam
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         for words, code, said in (
-            (["--port", port], 8, port), (["nobody"], 8, "nobody"),
+            (["--port", port], 11, port), (["nobody"], 8, "nobody"),
             (["--site", "nowhere"], 4, "nowhere"),
         ):  # fmt: skip
             done = dlctl("dashboard", "--no-browser", *words)

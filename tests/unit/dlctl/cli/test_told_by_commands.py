@@ -162,7 +162,7 @@ def test_a_damaged_record_is_kept_aside_by_adopt(dlctl, local_site, xdg):
     record.parent.mkdir(exist_ok=True)
     record.write_bytes(b"no database at all, but longer than the head of one: " * 10)
     broken = dlctl("list")
-    assert broken.exit_code == 8 and "dlctl adopt SITE" in broken.stderr
+    assert broken.exit_code == 11 and "dlctl adopt SITE" in broken.stderr
     assert len(broken.stderr.splitlines()) == 2, "one sentence, and what to do"
     adopted = dlctl("adopt", "local", ok=True)
     (kept,) = record.parent.glob("record.db.damaged-*")

@@ -11,6 +11,7 @@ from unprivileged import unprivileged
 from dlctl import contract
 from dlctl.contract import CACHES, Amount, OutputPlace
 from dlctl.contract.own_checkpoints import SavedFile, own_checkpoints
+from dlctl.contract.programs.commands import only_program, unfit_programs, warnings_of
 from dlctl.contract.programs.hidden_failures import warn_if_hidden
 from dlctl.contract.programs.lone_program import (
     saves_beside_itself,
@@ -73,7 +74,7 @@ def test_many_files_are_not_judged_and_an_environment_in_the_folder_is_not_the_p
         (code / name).mkdir()
         (code / name / "torch.py").write_text("import torch.distributed")
     assert warn_if_alone("python main.py", 2, code)
-    monkeypatch.setattr("dlctl.contract.programs.lone_program._MOST_FILES", 3)
+    monkeypatch.setattr("dlctl.contract.programs.lone_program._MOST_FILES", 2)
     assert warn_if_alone("python main.py", 2, code) == ""
 
 
@@ -87,6 +88,55 @@ def test_torchrun_in_a_command_is_told(code, command, told):
     assert starts_processes_itself(command) is told
     assert ("torchrun in each of the 2 learners" in warn_if_alone(command, 2, code)) is told
     assert "torchrun" not in warn_if_alone(command, 1, code)
+
+
+@pytest.mark.parametrize(("command", "learners", "part"), [
+    ("accelerate launch main.py", 2, "accelerate launch in each of the 2 learners"),
+    ("deepspeed --num_gpus 2 main.py", 2, "deepspeed in each of the 2 learners"),
+    ("mpirun -n 2 python main.py", 1, "runs mpirun in a learner"),
+    ("OMP_NUM_THREADS=1 /usr/bin/srun -n 2 python main.py", 1, "runs srun in a learner"),
+    ("cd package && sbatch job.sh", 1, "runs sbatch: the training would be over"),
+    ("python -m package.trian", 1, "the module package.trian, which is not in the folder; did you "
+                                   "mean package.train?"),
+    ("cd package; python mian.py", 1, "runs mian.py, which is not in"),
+    ("cd package; python mian.py", 1, "did you mean main.py?"),
+])  # fmt: skip
+def test_a_command_that_can_not_work_as_meant_is_warned_of(code, command, learners, part):
+    warnings = warnings_of(command, learners, code)
+    assert any(part in each for each in warnings), warnings
+
+
+@pytest.mark.parametrize("command", [
+    "python main.py", "python -u -X dev main.py", "accelerate launch main.py",
+    "deepspeed main.py", "torchrun --nproc-per-node 2 main.py", "python -m package.train",
+    "python -m axolotl.cli.train c.yml", "cd package && python train.py",
+    "command -v srun; exec python main.py", "cp main.py other.py && python other.py",
+    "python $DATA_DIR/x.py", "if test -e x.py; then python main.py; fi",
+])  # fmt: skip
+def test_a_command_that_may_work_is_not(code, command):
+    fine = [each for each in warnings_of(command, 1, code) if "pass for a success" not in each]
+    assert fine == []
+
+
+@pytest.mark.parametrize(("command", "program"), [
+    ("python main.py --lr 0.1", "main.py"), ("PYTHONHASHSEED=0 python3.11 -u -W ignore main.py", "main.py"),
+    ("bash -x run.sh | tee log", ""), ("./run", "run"), ("exec ./tools/run.sh", "tools/run.sh"),
+    ("cd sub && python main.py", ""), ("python -m main", ""), ("python -c 'import main.py'", ""),
+    ("python $CODE/main.py", ""), ("python ../main.py", ""), ("ls", ""), ("", ""), (None, ""),
+    ("python 'unclosed.py", ""), ("cat > main.py << E\nE\npython main.py", ""),
+])  # fmt: skip
+def test_the_only_program_of_a_command_is_known(command, program):
+    assert only_program(command) == program
+
+
+def test_a_script_that_no_shell_can_read_or_start_is_refused(code):
+    (code / "run.sh").write_bytes(b"#!/bin/sh\r\npython main.py\r\n")
+    assert "Windows line ends" in next(unfit_programs("bash run.sh", code))
+    (code / "run.sh").write_bytes(b"#!/bin/sh\npython main.py\n")
+    assert next(unfit_programs("./run.sh", code)).endswith("is not executable; chmod +x run.sh")
+    assert [*unfit_programs("bash run.sh && python main.py", code)] == []
+    (code / "run.sh").chmod(0o755)
+    assert [*unfit_programs("./run.sh", code)] == []
 
 
 PIPED = {
