@@ -23,7 +23,8 @@
     │   ├── HasEnded                      nothing is left to end
     │   └── NotWritten                    the disk here is full, or the local record is locked
     ├── ResultsError                  9   nothing to fetch, or what came back is damaged
-    └── TrainingFailed                10  the training was followed and ended FAILED or CANCELLED
+    ├── TrainingFailed                10  the training was followed and ended FAILED or CANCELLED
+    └── TimeIsUp                     124  what was waited for has not come in time
 
 A message is one sentence with three parts: what was seen, where, and what to do next (`hint`).
 Exit code 2 is a wrong command line, 130 is Ctrl-C, and 1 alone is a fault in dlctl itself.
@@ -170,6 +171,12 @@ class TrainingFailed(DlctlError):
     """The training that was followed ended FAILED or CANCELLED."""
 
     exit_code = 10
+
+
+class TimeIsUp(DlctlError):
+    """The time to wait is over, and the trainings go on."""
+
+    exit_code = 124
 
 
 _ALLOWED = {

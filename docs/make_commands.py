@@ -82,6 +82,7 @@ EXIT_CODES = """\
 | 9 | nothing to fetch or export, a damaged file, or a target that can't be written |
 | 10 | the followed training ended FAILED or CANCELLED; a rehearsal or a replay was not equal |
 | 11 | a training, or what this machine keeps, is not in a state for the command |
+| 124 | the time of `dlctl wait --timeout` is over; the trainings go on |
 | 130 | Ctrl-C; a followed training continues to run |
 | 141 | the program that reads dlctl's output closed the pipe, as `head` does |
 """

@@ -1,4 +1,4 @@
-"""Commands that change something at a site: tune, halt, resume, cancel, delete."""
+"""Commands that change or await a training: tune, halt, resume, cancel, wait, tag, note, delete."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from dlctl.cli.common import (
     NOTHING,
     ask_nothing_in_json,
     client,
+    complete_tags,
     filtered,
     overriding,
     print_record,
     raise_lasting,
+    seconds,
     tell_failures,
     training,
 )
 from dlctl.cli.logs import LogLines, end_of_following, follow
+from dlctl.contract import State
+from dlctl.errors import TrainingFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,13 +81,19 @@ def resume(
     code: bool = typer.Option(
         False, "--code", help="Train with your folder, and its requirements, as they are now."
     ),
+    epochs: str = typer.Option(
+        "", "--epochs", metavar="N|+N", show_default=False,
+        help="How many epochs the built-in loop trains in all, or how many more; then a training "
+        "that has completed goes on, too.",
+    ),
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Continue from the newest checkpoint.
 
     An interrupted submission is finished; a search gets new workers, and no trial is done twice.
-    The options change the resources, and `--code` the program; everything else stays as submitted.
+    The options change the resources, `--epochs` the length and `--code` the program; all else
+    stays as submitted.
 
     Example: dlctl resume digits-3k9f --learners 2 --time 2h
     """
@@ -91,7 +101,8 @@ def resume(
     from dlctl.service import verbs
 
     with training(training_id) as (session, record, store):
-        known = verbs.resume(session, record, store, output.Shown(), overrides, new_code=code)
+        known = verbs.resume(session, record, store, output.Shown(), overrides, new_code=code,
+                             epochs=epochs)  # fmt: skip
         output.report(known, as_json, lambda _: print_record(known))
         if stay:
             reader = LogReader(known.job_dir, first_attempt=known.attempt)
@@ -202,3 +213,83 @@ def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
 def _print_order(done: Ordered) -> None:
     say = output.warn if done.answer and done.answer.problem else output.line
     say(done.sentence)
+
+
+@filtered
+def wait(
+    training_ids: list[str] = IDS, *, wanted: Filter,
+    timeout: str | None = typer.Option(
+        None, "--timeout", metavar="TIME", help="Wait at most so long, e.g. 2h; exit code 124 then."
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Wait until trainings have ended, and print each as it ends.
+
+    Exit code 0 if all of them have completed, else 10. Ctrl-C ends only the waiting.
+
+    Example: dlctl wait digits-3k9f && dlctl fetch results digits-3k9f
+    """
+    from dlctl.service.client import chosen
+    from dlctl.service.waiting import wait_for
+
+    mine = client()
+    ends = wait_for(mine, chosen(mine.store, training_ids, wanted),
+                    None if timeout is None else seconds(timeout, "--timeout"))  # fmt: skip
+    known = []
+    for record in ends:
+        known.append(record)
+        if not as_json:
+            output.line(" ".join(filter(None, [record.training_id, str(record.state),
+                                               record.reason])))  # fmt: skip
+    output.report(known, as_json, lambda _: None)
+    failed = [each for each in known if each.state is not State.COMPLETED]
+    if failed:
+        others = len(failed) - 1
+        raise TrainingFailed(
+            f"{failed[0].training_id} is {failed[0].state}"
+            + (f", and {others} more have not completed" if others else ""),
+            hint=failed[0].hint or failed[0].show_command,
+        )
+
+
+@filtered
+def tag(
+    training_ids: list[str] = IDS, *, wanted: Filter,
+    add: list[str] = typer.Option(None, "--add", metavar="WORD", help="Give this tag."),
+    remove: list[str] = typer.Option(None, "--remove", metavar="WORD", help="Take this tag away.",
+                                     autocompletion=complete_tags),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Show or change the tags of trainings; asks no site.
+
+    Example: dlctl tag digits-3k9f --add baseline
+    """
+    from dlctl.service import client as choose
+
+    store = client().store
+    known = choose.tag(store, choose.chosen(store, training_ids, wanted), add, remove)
+    rows = [[each.training_id, ", ".join(each.tags) or "-"] for each in known]
+    output.report(known, as_json,
+                  lambda _: output.table(["training", "tags"], rows, NOTHING))  # fmt: skip
+
+
+def note(
+    training_id: str | None = ID,
+    text: str = typer.Argument("", metavar="TEXT", help="The remark; without one, show all."),
+    remove: int = typer.Option(0, "--remove", min=0, metavar="N", help="Take the N-th away."),
+    as_json: bool = JSON,
+) -> None:
+    """Show or add remarks on a training; asks no site.
+
+    `dlctl show` prints them, too.
+
+    Example: dlctl note digits-3k9f "diverges from step 400 on: the learning rate is too high"
+    """
+    from dlctl.service import client as choose
+
+    store = client().store
+    known = store.find(training_id)
+    if text or remove:
+        known = choose.note(store, known, text, remove)
+    output.report(known, as_json, lambda _: output.lines(
+        f"{number} {each}" for number, each in enumerate(known.notes, 1)))  # fmt: skip

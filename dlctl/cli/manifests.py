@@ -1,4 +1,4 @@
-"""From a manifest to a training: init, validate, render, submit; and the user's words for it."""
+"""From a manifest to a training: init, validate, render, submit."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import (
-    IDS,
     JSON,
-    NOTHING,
     SITE,
     client,
+    complete_ids,
     complete_tags,
-    filtered,
+    dash,
+    default_site,
     opened,
     overriding,
 )
 from dlctl.cli.logs import LogLines, end_of_following, follow
+from dlctl.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle.many import Sent
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
-    from dlctl.service.client import Filter
+    from dlctl.service.forecast import Forecast
 
 
 MANIFEST = typer.Argument(Path("manifest.yml"), help="The manifest.", show_default=True)
@@ -170,6 +171,15 @@ def submit(
         None, "--model", metavar="ID[@VERSION]",
         help="Train this version of a stored model, at its site, instead of a manifest's folder.",
     ),
+    again: str | None = typer.Option(
+        None, "--from", metavar="ID", autocompletion=complete_ids,
+        help="Train the code and the manifest of this training anew, with the changes that the "
+        "other options make; at its site unless --site names another.",
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", "-n",
+        help="Only show what would be sent, the plan, and where it would start first.",
+    ),
     files: bool = FILES,
     no_advice: bool = typer.Option(
         False, "--no-advice", help="Don't say if it asks for far more than earlier ones used."
@@ -187,12 +197,21 @@ def submit(
     from dlctl.service.client import checked_tags
     from dlctl.service.submit import submit_variants
 
-    if model and manifests:
-        raise typer.BadParameter("either a manifest or --model says what is trained")
+    if len([way for way in (model, again, manifests) if way]) > 1:
+        raise typer.BadParameter("either a manifest, --model or --from says what is trained")
+    mine = client()
+    if again:
+        from dlctl.service.again import manifest_of
+
+        record = mine.store.find(again)
+        manifests = [manifest_of(mine, record)]
+        site = record.site if site == default_site() else site
+    if dry_run:
+        return _dry_run(manifests or [Path("manifest.yml")], overrides, site, model, as_json)
     wanted = variants(manifests or [Path("manifest.yml")], overrides, sweep, repeat, seed_from)
     if stay and len(wanted) > 1:
         raise typer.BadParameter("--follow follows one training; see `dlctl watch` for several")
-    store = client().store
+    store = mine.store
     with opened(_site_of(model, site) if model else site) as session:
         try:
             sent = submit_variants(session, store, wanted, model, checked_tags(tags),
@@ -206,6 +225,37 @@ def submit(
         if not sent.is_batch:
             return _end_of_one(sent, session, stay, as_json)
     return _end_of_many(sent, as_json)
+
+
+def _dry_run(
+    manifests: Sequence[Path], overrides: Overrides, site: str, model: str | None, as_json: bool
+) -> None:
+    """Print what a submission would send and ask for, and where it would start first.
+
+    Raises:
+        typer.BadParameter: it is about several trainings.
+    """
+    from dlctl.service.forecast import forecast
+
+    if model or len(manifests) > 1:
+        raise typer.BadParameter("--dry-run shows one training of a manifest or of --from")
+    with opened(site) as session:
+        found = forecast(session, client().store, manifests[0], overrides, output.Shown())
+    output.report(found, as_json, lambda _: _print_forecast(found))
+
+
+def _print_forecast(found: Forecast) -> None:
+    output.fields(found.plan)
+    output.line()
+    rows = [[each.path, dash(each.size_bytes, format_bytes)] for each in found.files]
+    output.table(["file", "size"], rows[:_MOST_ROWS])
+    if (more := len(rows) - _MOST_ROWS) > 0:
+        output.line(f"and {more} more: dlctl render --files")
+    if found.starts:
+        output.line()
+        output.table(["partition", "start"],
+                     [[each.partition or "-", each.sentence] for each in found.starts])  # fmt: skip
+    output.note("nothing was sent")
 
 
 def _end_of_one(sent: Sent, session: Session, stay: bool, as_json: bool) -> None:
@@ -272,24 +322,3 @@ def _site_of(model: str, site: str) -> str:
         there = " and ".join(sites)
         raise typer.BadParameter(f"the model {model} is stored at the site {there}, not at {site}")
     return the_site_of(model) or site
-
-
-@filtered
-def tag(
-    training_ids: list[str] = IDS, *, wanted: Filter,
-    add: list[str] = typer.Option(None, "--add", metavar="WORD", help="Give this tag."),
-    remove: list[str] = typer.Option(None, "--remove", metavar="WORD", help="Take this tag away.",
-                                     autocompletion=complete_tags),
-    as_json: bool = JSON,
-) -> None:  # fmt: skip
-    """Show or change the tags of trainings; asks no site.
-
-    Example: dlctl tag digits-3k9f --add baseline
-    """
-    from dlctl.service import client as choose
-
-    store = client().store
-    known = choose.tag(store, choose.chosen(store, training_ids, wanted), add, remove)
-    rows = [[each.training_id, ", ".join(each.tags) or "-"] for each in known]
-    output.report(known, as_json,
-                  lambda _: output.table(["training", "tags"], rows, NOTHING))  # fmt: skip

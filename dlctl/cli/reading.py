@@ -20,6 +20,7 @@ from dlctl.cli.common import (
     TRIAL,
     check_trial,
     client,
+    complete_ids,
     complete_sites,
     filtered,
     print_record,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from dlctl.service.client import Client, Filter
     from dlctl.terminal.text import Line
 
+_EITHER = "Training id, or a unique beginning or end of it."
 Fits = Callable[["Record"], bool]
 
 
@@ -173,6 +175,23 @@ def show(
         details = describe(session, record, store, output.Shown())
     with output.paged(everything and not as_json):
         return output.report(details, as_json, print_details if everything else print_story)
+
+
+def diff(
+    first: str = typer.Argument(..., metavar="A", autocompletion=complete_ids, help=_EITHER),
+    second: str = typer.Argument(..., metavar="B", autocompletion=complete_ids, help=_EITHER),
+    as_json: bool = JSON,
+) -> None:
+    """Compare two trainings: code, metrics, plan, origin, manifest.
+
+    Example: dlctl diff digits-3k9f digits-8xq2
+    """
+    from dlctl.cli.views.model import print_differences
+    from dlctl.service.difference import difference
+
+    mine = client()
+    old, new = (mine.store.find(each) for each in (first, second))
+    output.report(difference(mine, old, new), as_json, print_differences)
 
 
 # The list that stays new -----------------------------------------------------------------------

@@ -78,7 +78,7 @@ def _resume(
     session: Session, record: Record, store: RecordStore, rebuild: Callable[[Record], Request],
     changes: Overrides, new_code: bool, on_line: OnLine,
 ) -> Record:  # fmt: skip
-    record = _resumable(session, record, store)
+    record = _resumable(session, record, store, changes)
     used_up: bool = False
     code: list[Tree] | None = None
     # A rebuilt request has the overrides of all resumptions so far.
@@ -106,7 +106,8 @@ def _resume(
             return refresh(session, [record], store)[0]
         record = replace(record, attempt=record.attempt + 1)
     record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
-                     hint=f"dlctl resume {record.training_id}")  # fmt: skip
+                     hint=f"dlctl resume {record.training_id}",
+                     epochs=record.epochs and files.plan.training.epochs)  # fmt: skip
     store.update(record := remember(record, changes, new_code=new_code), new_overrides=True)
     with unless_deleted(session.transport, record):
         if record.attempt == 1:
@@ -146,7 +147,11 @@ def _ask(
     return only(ask_all(session, [plan], [record], store, folder=folder, renews=renews))
 
 
-def _resumable(session: Session, record: Record, store: RecordStore) -> Record:
+EPOCHS = "training.epochs"
+"""The one setting of a training, besides resources, that a resumption may change."""
+
+
+def _resumable(session: Session, record: Record, store: RecordStore, changes: Overrides) -> Record:
     """Return the record as it is now; raise RecordError if there is nothing to resume."""
     if not record.folder:
         raise RecordError(
@@ -158,7 +163,10 @@ def _resumable(session: Session, record: Record, store: RecordStore) -> Record:
     while record.reason.startswith(JOB_HAS_ENDED) and time.monotonic() < until:
         time.sleep(1.0)  # its files may come late: nothing tells when there are no more
         record = refresh(session, [record], store)[0]
-    if record.state is State.COMPLETED or not (record.state.final or interrupted(record)):
+    is_done = record.state is State.COMPLETED and not any(
+        pair.startswith(f"{EPOCHS}=") for pair in changes.set
+    )
+    if is_done or not (record.state.final or interrupted(record)):
         why = "" if record.state.final or not record.reason else f": {record.reason}"
         raise RecordError(
             f"there is nothing to resume: {record.training_id} is {record.state}{why}",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.models.known import KnownModel
     from dlctl.record import Record
+    from dlctl.request.attempts import AttemptFiles
     from dlctl.series.run import Run
 
 _WEIGHTS = (
@@ -161,20 +162,34 @@ def from_training(
     newest = read_newest(session.transport, training)
     plan, store = newest.plan, f"{newest.plan.root}/store/{newest.plan.code_digest}"
     files = [ModelFile(f.path, f.size_bytes, f.sha256, "644", RESULT_FILE) for f in chosen]
-    code = _sent_code(session, training, store)
-    sources = {f.sha256: f"{store}/{f.path}" for f in code if not f.link}
+    record = without_results(session, training, newest, store)
+    sources = {f.sha256: f"{store}/{f.path}" for f in record.files if not f.link}
     sources |= {f.sha256: f"{folder}/{f.path}" for f in files}
     for listing, path in _listings(session, plan, training.job_dir):
         files.append(listing)
         sources[listing.sha256] = path
-    record = ModelVersion(
+    record = replace(record, files=[*record.files, *files])
+    return _store(session, record, wish, {}, sources)
+
+
+def without_results(
+    session: Session, training: Record, newest: AttemptFiles, code: str
+) -> ModelVersion:
+    """Return what a version would hold of a training besides results; nothing is stored.
+
+    Args:
+        newest: The files of its newest attempt.
+        code: The folder of its code at the site.
+    """
+    plan = newest.plan
+    return ModelVersion(
         "", 0, plan.name, plan.model or (plan.weights.model if plan.weights else ""),
         training_id=training.training_id, attempt=training.attempt,
         manifest=newest.manifest.decode(),
         data=[each for each in plan.data_stores if each.training_data],
-        metrics=_metrics(session, training), git=plan.git, files=[*code, *files],
+        metrics=_metrics(session, training), git=plan.git,
+        files=_sent_code(session, training, code),
     )  # fmt: skip
-    return _store(session, record, wish, {}, sources)
 
 
 def _no_results(training: Record, *, are_stored: bool) -> ResultsError:

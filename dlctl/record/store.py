@@ -47,6 +47,10 @@ class Repaired:
     """The number of trainings that could still be read, and are in the new one."""
 
 
+_WORDS = ("tags", "notes")
+"""Fields that only `reword` writes."""
+
+
 class RecordStore:
     """The record's file. Several dlctl at once are fine: each change is one short transaction.
 
@@ -127,7 +131,7 @@ class RecordStore:
         this store goes on with what it knows.
 
         Args:
-            records: Their tags are not written: another dlctl may have changed them.
+            records: Their tags and notes are not written: another dlctl may have changed them.
             new_overrides: The overrides are new; else those in the file stay for the same reason.
         """
 
@@ -145,19 +149,21 @@ class RecordStore:
             self._unwritten.update((record.training_id, record) for record in records)
             self._say(f"{error.message}; what is known is not written down")
 
-    def tag(self, records: Sequence[Record], change: Callable[[list[str]], list[str]]) -> None:
-        """Change the tags of trainings as they are now.
+    def reword(
+        self, records: Sequence[Record], field: str, change: Callable[[list[str]], list[str]]
+    ) -> None:
+        """Change the tags or the notes of trainings as they are now.
 
         Raises:
             RecordError: they can't be written.
         """
 
-        def write_tags(connection: sqlite3.Connection) -> None:
+        def write_words(connection: sqlite3.Connection) -> None:
             for record in records:
                 if before := _fields(connection, record.training_id):
-                    _write(connection, before | {"tags": change(before["tags"])})
+                    _write(connection, before | {field: change(before.get(field, []))})
 
-        self.change(write_tags)
+        self.change(write_words)
 
     def mark_fetched(self, record: Record, parts: Iterable[str] = ("results",)) -> Record:
         """Remember that parts of what the record's attempt left were fetched; return the record.
@@ -211,7 +217,7 @@ class RecordStore:
         mine = self._unwritten.get(record.training_id, record)
         if (mine.attempt, mine.seen_at) < (record.attempt, record.seen_at):
             return record
-        return replace(mine, tags=record.tags)
+        return replace(mine, tags=record.tags, notes=record.notes)
 
     def find(self, wanted: str | None, folder: Path | None = None) -> Record:
         """Return the training with this id, or a unique beginning or end of it.
@@ -307,7 +313,7 @@ def _newer(record: Record, before: dict[str, Any], new_overrides: bool) -> dict[
     """Return a record's fields, but those that another dlctl may have changed since it was read."""
     after = asdict(record)
     after |= {name: max(after[name], before.get(name, 0)) for name in FETCHED.values()}
-    after["tags"] = before["tags"]
+    after |= {name: before.get(name, []) for name in _WORDS}
     if not new_overrides:
         after["overrides"] = before["overrides"]
     return after

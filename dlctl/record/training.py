@@ -82,6 +82,8 @@ class Record:
     """Whether it is the hub of a search. Searches of older versions don't tell."""
     tags: list[str] = field(default_factory=list)
     """The user's words for it, in order."""
+    notes: list[str] = field(default_factory=list)
+    """The user's remarks on it, the newest last, each behind its day."""
     varied: str = ""
     """What tells it from the others of its command, as `lr=0.1 seed=2`."""
     goes_on: bool | None = None

@@ -175,6 +175,7 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
         not_in_this_version=new.not_in_this_version,
         # This version's runtime can continue with another number of learners.
         runtime_dir=f"{old.root}/runtime/{runtime_digest}",
+        training=replace(old.training, epochs=new.training.epochs),
         checkpoint=replace(old.checkpoint, mtbf_s=new.checkpoint.mtbf_s),
         umask=new.umask,
         code_changes=[],

@@ -269,9 +269,29 @@ def tag(
     new, old = checked_tags(add), remove or ()
     if not records or not (new or old):
         return records
-    store.tag(records, lambda tags: list(
+    store.reword(records, "tags", lambda tags: list(
         dict.fromkeys([*(each for each in tags if each not in old), *new])))  # fmt: skip
     return store.find_all(each.training_id for each in records)
+
+
+def note(store: RecordStore, record: Record, text: str = "", remove: int = 0) -> Record:
+    """Add a remark to a training, behind today's day; return the training as it is then.
+
+    Args:
+        text: One line; empty: nothing is added.
+        remove: The number of the remark to take away, from 1; 0: none.
+
+    Raises:
+        Misused: the text has control characters, or no remark has that number.
+    """
+    if not text.isprintable():
+        raise Misused("a note is one line without control characters")
+    if remove > len(record.notes):
+        raise Misused(f"{record.training_id} has {len(record.notes)} notes")
+    gone = record.notes[remove - 1] if remove else None
+    added = [f"{time.strftime('%Y-%m-%d')} {text.strip()}"] if text.strip() else []
+    store.reword([record], "notes", lambda notes: [*(n for n in notes if n != gone), *added])
+    return store.find(record.training_id)
 
 
 def running(store: RecordStore, ids: Sequence[str] | None, wanted: Filter) -> list[Record]:

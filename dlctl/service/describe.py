@@ -10,12 +10,12 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
 from dlctl.errors import RecordError, TransportError
-from dlctl.units import counted, format_bytes, unix_seconds
+from dlctl.units import counted, format_bytes, format_duration, format_size, unix_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from dlctl.contract import Amount
+    from dlctl.contract import Amount, Plan
     from dlctl.lifecycle import Session
     from dlctl.outputs.insight import Insight, TrainingFiles
     from dlctl.record import Record, RecordStore
@@ -198,3 +198,19 @@ def _parts(record: Record) -> dict[str, list[str]]:
 def _amount_in_words(name: str, amount: Amount) -> list[str]:
     size = f"{counted(amount.files, 'file')}, {format_bytes(amount.size_bytes)}"
     return [f"{name} ({size})"] if amount.files else []
+
+
+def asked_in_words(plan: Plan) -> str:
+    """Return what a plan asks the scheduler for."""
+    resources, links = plan.resources, plan.lifecycle.links if plan.lifecycle else 1
+    memory_bytes = resources.memory_bytes_per_learner
+    parts = [
+        f"{counted(resources.learners, 'learner')} on {counted(resources.nodes, 'node')}",
+        f"{counted(resources.cpus_per_learner, 'CPU')} each",
+        f"{counted(resources.gpus_per_learner, 'GPU')} each" if resources.gpus_per_learner else "",
+        f"{format_size(memory_bytes)} each" if memory_bytes else "",
+    ]
+    if resources.time_s:
+        each = f" in each of about {links} jobs" if links > 1 else ""
+        parts.append(f"at most {format_duration(resources.time_s)}{each}")
+    return ", ".join(filter(None, parts))

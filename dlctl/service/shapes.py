@@ -46,12 +46,15 @@ _TRAINING = "Training"
 
 SHAPES = {
     "training": Shape("a training, or a search", [_TRAINING], {
-        "list": LIST, "status": EITHER, "tag": LIST, "submit": OBJECT, "halt": EITHER,
+        "list": LIST, "status": EITHER, "tag": LIST, "note": OBJECT, "wait": LIST,
+        "submit": OBJECT, "halt": EITHER,
         "cancel": EITHER, "resume": OBJECT, "search start": OBJECT}),
     "submitted": Shape("a training of several", [_TRAINING, _all(str, "error?")], {
         "submit MANIFEST…": LIST}),
     "would-end": Shape("what a dry run says of a training", ["dlctl.service.verbs:WouldEnd"], {
         "cancel --dry-run": LIST, "delete --dry-run": LIST}),
+    "forecast": Shape("what a submission would do", ["dlctl.service.forecast:Forecast"], {
+        "submit --dry-run": OBJECT}),
     "deleted": Shape("a training that was deleted", ["dlctl.service.verbs:Deleted"], {
         "delete": EITHER}),
     "details": Shape("all about a training", [
@@ -115,9 +118,9 @@ SHAPES = {
     ], {"models update": OBJECT}),
     "model-deleted": Shape("what was deleted", [_all(str, "model site") | _all(bool, "deleted")], {
         "models delete": OBJECT}),
-    "model-difference": Shape("how two versions differ", [
+    "model-difference": Shape("how two versions, or two trainings, differ", [
         _all(str, "first second") | _all(_OBJECTS, "files metrics") | _all(_TEXTS, "manifest")
-        | _all(list[dict[str, str]], "origin")], {"models diff": OBJECT}),
+        | _all(list[dict[str, str]], "origin plan?")], {"models diff": OBJECT, "diff": OBJECT}),
     "model-pulled": Shape("a version that was downloaded", [
         _all(str, "model folder") | _all(_TEXTS, "files")], {"models pull": OBJECT}),
     "contents": Shape("what no version refers to", ["dlctl.models.changes:Collected"], {

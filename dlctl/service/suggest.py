@@ -19,6 +19,7 @@ from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.placement import place
 from dlctl.record import used
 from dlctl.request.build import open_folder
+from dlctl.service.forecast import planned_start
 from dlctl.sites.files import load_site
 from dlctl.suggest import edit, judge, waits
 from dlctl.suggest.evidence import Suggestion
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from dlctl.record import Record
     from dlctl.service.client import Client
     from dlctl.sites.model import Site
-
-_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,9 @@ def _judged(
             why_not = error.message.splitlines()[0]
     in_s = None
     if plan is not None:
-        in_s, why_not = _planned(plan, session)
+        in_s, why_not = None, "the site does not answer"
+        if session is not None:
+            in_s, why_not = planned_start(session, plan)
     partition = plan.batch.partition if plan else manifest.scheduler.partition
     count = len({past.training_id for past in same})
     return Suggestions(str(path), site.name, count, found,
@@ -171,18 +172,6 @@ def _place(manifest: Manifest, site: Site) -> str:
     with contextlib.suppress(PlanError):
         return place(manifest, site).partition or ""
     return ""
-
-
-def _planned(plan: contract.Plan, session: Session | None) -> tuple[float | None, str]:
-    """Return in how many seconds the scheduler would start a job, or why that is not known."""
-    if session is None:
-        return None, "the site does not answer"
-    script = session.scheduler.start_script(plan)
-    if script is None:
-        return None, ""
-    end = session.transport.run(script, timeout_s=_TIMEOUT_S)
-    in_s, why_not = session.scheduler.parse_start(end.text, end.error_text)
-    return in_s, "" if in_s is not None else why_not
 
 
 def _write(path: Path, found: Sequence[Suggestion]) -> str:

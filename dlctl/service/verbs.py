@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,13 +157,15 @@ def _end_all(
 
 def resume(
     session: Session, record: Record, store: RecordStore, tell: Tell = SILENT,
-    overrides: Overrides | None = None, *, new_code: bool = False,
+    overrides: Overrides | None = None, *, new_code: bool = False, epochs: str = "",
 ) -> Record:  # fmt: skip
     """Continue from the newest checkpoint, and say how the attempt differs from the one before.
 
     Args:
         overrides: Changes to the resources.
         new_code: Train with the user's folder as it is now.
+        epochs: How many the built-in loop trains in all, as in "30", or how many more, as in "+10";
+            then a training that has completed goes on, too.
 
     Raises:
         DlctlError: nothing was submitted, or the answer was lost.
@@ -172,6 +174,8 @@ def resume(
     from dlctl.models.use import build_again
     from dlctl.search.start import resume as go_on_searching
 
+    if epochs:
+        overrides = _longer(session, record, overrides, epochs, tell)
     if record.is_search:
         known = go_on_searching(session, record, store, tell.note, overrides, new_code=new_code)
     else:
@@ -181,6 +185,37 @@ def resume(
         learners = overrides.learners if overrides else None
         _tell_what_runs(session, known, learners, tell, new_code=new_code)
     return known
+
+
+def _longer(
+    session: Session, record: Record, overrides: Overrides | None, epochs: str, tell: Tell
+) -> Overrides:
+    """Return overrides with the number of epochs that a resumption is to reach.
+
+    Raises:
+        Misused: that is no number, no more than now, or the built-in loop does not train.
+    """
+    from dlctl.lifecycle import read_plan
+    from dlctl.lifecycle.resumption import EPOCHS
+    from dlctl.manifest.overrides import Overrides
+
+    plan = read_plan(session, record)
+    if not plan.framework.has_loop:
+        raise Misused(
+            "only the built-in loop trains so many epochs; for your own program: "
+            f"dlctl submit --from {record.training_id}", option="--epochs",
+        )  # fmt: skip
+    before = plan.training.epochs
+    number = int(epochs) if epochs.lstrip("+").isdecimal() else 0
+    total = before + number if epochs.startswith("+") else number
+    if total <= before:
+        raise Misused(f"{epochs!r} is no larger number than {before}, which "
+                      f"{record.training_id} has now; as in {before + 10}, or +10",
+                      option="--epochs")  # fmt: skip
+    if (schedule := plan.training.learning_rate_schedule.name) != "constant":
+        tell.note(f"{total} epochs: the {schedule} schedule of the learning rate is theirs, too")
+    known = overrides or Overrides()
+    return replace(known, set=(*known.set, f"{EPOCHS}={total}"))
 
 
 def _tell_what_runs(

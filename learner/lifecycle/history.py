@@ -48,7 +48,7 @@ def verdicts_before(job_dir: Path, attempt: int) -> list[Verdict]:
 
 
 def trained(job_dir: Path, plan: Plan, before: int) -> tuple[int, Verdict] | None:
-    """Return the newest attempt that has trained this code, with its verdict, or None.
+    """Return the newest attempt that has trained this code to its end, and its verdict, or None.
 
     Only storing is left after such an attempt. If an attempt after it has run other code, the
     results are no longer those of this code.
@@ -66,6 +66,8 @@ def trained(job_dir: Path, plan: Plan, before: int) -> tuple[int, Verdict] | Non
             return None
         if ran is None or ran.code_digest != plan.code_digest:
             return None
+        if ran.training.epochs < plan.training.epochs:
+            return None  # `dlctl resume --epochs` asks for more
         if done is not None:
             return attempt, done
     return None

@@ -181,6 +181,29 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow):
     assert steps == sorted(steps) and steps[-1] == 64
 
 
+@pytest.mark.costs(40)
+@ON_THE_CLUSTER
+def test_more_epochs_later_are_bit_equal_to_as_many_at_once(dlctl, site, slow):
+    """A training that has completed goes on, if it is asked for more epochs."""
+    quick = ("--learners", "1", "--set", "framework.arguments.pause_s=0")
+    first = complete(dlctl, site, slow, *quick, "--set", "training.epochs=1")
+    assert dlctl("resume", first).exit_code == 11
+    assert "no larger number than 1" in dlctl("resume", first, "--epochs", "1").stderr
+    resumed = dlctl("resume", first, "--epochs", "+1", "--follow", ok=True)
+    assert "epoch 2/2" in resumed.stdout and "epoch 1/2" not in resumed.stdout
+    assert "epoch 2/2" in dlctl("show", first, ok=True).stdout
+    whole = complete(dlctl, site, slow, *quick, "--set", "training.epochs=2")
+    ours, theirs = weights(fetch(dlctl, first)[0]), weights(fetch(dlctl, whole)[0])
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_dry_run_says_which_partition_starts_first(dlctl, cluster_site, words):
+    found = dlctl("submit", "--dry-run", "--site", cluster_site.name, "--json", ok=True).json
+    starts = {each["partition"]: each["planned_in_s"] for each in found["starts"]}
+    assert len(starts) > 1 and min(each for each in starts.values() if each is not None) < 600
+    assert not list((cluster_site.root / "jobs").glob("*"))
+
+
 def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow):
     """2 + 1 and 1 + 1 + 1 learners on nodes: sums are taken in rank order."""
     learners = 3

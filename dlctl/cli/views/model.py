@@ -70,10 +70,22 @@ def print_changes(model: KnownModel, number: int) -> None:
 
 
 def print_differences(found: dict[str, Any]) -> None:
-    """Print what `dlctl.models.compare` has found."""
-    if not any(found[part] for part in ("files", "manifest", "metrics", "origin")):
+    """Print how two versions, or two trainings, differ."""
+    tables = [("origin", found["origin"]), ("plan", found.get("plan", []))]
+    if not any(
+        (found["files"], found["manifest"], found["metrics"], *(rows for _, rows in tables))
+    ):
         return output.line(f"{found['first']} and {found['second']} are the same")
+    shown: list[bool] = []
+
+    def begin() -> None:
+        """Put an empty line between parts."""
+        if shown:
+            output.line()
+        shown.append(True)
+
     if found["files"]:
+        begin()
         output.table(["file", "part", "what", "before", "after"], [
             [f["path"], f["part"], f["what"], dash(f["size_bytes_before"], format_bytes),
              dash(f["size_bytes_after"], format_bytes)] for f in found["files"][:_MOST_FILES]
@@ -81,18 +93,19 @@ def print_differences(found: dict[str, Any]) -> None:
         if (more := len(found["files"]) - _MOST_FILES) > 0:
             output.note(f"and {more} more: --json lists them all")
     if found["metrics"]:
-        output.line("")
+        begin()
         output.table(["metric", "last before", "after", "best before", "after "], [
             [m["name"], *(dash(m[k], _DIGITS) for k in (
                 "last_before", "last_after", "best_before", "best_after"))]
             for m in found["metrics"]
         ])  # fmt: skip
-    if found["origin"]:
-        output.line("")
-        rows = [[o["what"], o["before"] or "-", o["after"] or "-"] for o in found["origin"]]
-        output.table(["origin", "before", "after"], rows)
+    for name, known in tables:
+        if known:
+            begin()
+            rows = [[o["what"], o["before"] or "-", o["after"] or "-"] for o in known]
+            output.table([name, "before", "after"], rows)
     if found["manifest"]:
-        output.line()
+        begin()
         output.line("manifest.yml:")
         for text in found["manifest"]:
             if not text.startswith("@@"):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from dlctl.cli import output
 from dlctl.cli.logs import BAR, bar
 from dlctl.cli.views.learners import print_learners, print_servers, server_line, speed_line
-from dlctl.contract import STOPPING, Next, Plan, State, attempt_dir
+from dlctl.contract import STOPPING, Next, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
-from dlctl.service.describe import output_in_words, starts
+from dlctl.service.describe import asked_in_words, output_in_words, starts
 from dlctl.service.submit import STARTED
 from dlctl.terminal.text import cut
-from dlctl.units import counted, format_duration, format_size, several, unix_seconds
+from dlctl.units import several, unix_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +49,7 @@ def print_story(details: Details) -> None:
         "learners": ", ".join(f"{number} {state}" for state, number in by_state),
         "speed": "" if record.state.final else speed,
         **_answers(details), **_orders(details),
+        "notes": "; ".join(record.notes),
         "output": output_in_words(record), "folder": record.folder, "at the site": record.job_dir,
     }  # fmt: skip
     fields = {name: str(value) for name, value in story.items() if value}
@@ -76,7 +77,7 @@ def print_details(details: Details) -> None:
         "created": created_at
         and time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(created_at)),
         "folder": record.folder, "job directory": record.job_dir,
-        "asked": plan and _resources(plan),
+        "asked": plan and asked_in_words(plan),
         "learners": _per_attempt(files.attempts if files else []),
         "new code": "; ".join(f"from attempt {each.attempt} on: {several(each.code_changes)}"
                               for each in (files.attempts if files else []) if each.code_changes),
@@ -84,6 +85,7 @@ def print_details(details: Details) -> None:
         "runs": plan and (plan.framework.command or f"{plan.framework.job} (built-in loop)"),
         "model": plan and plan.model,
         "starts from": weights and f"{weights.path} of {weights.model}",
+        "notes": "; ".join(record.notes),
         "output": output_in_words(record), "stored as": ", ".join(details.stored_as),
         **_orders(details),
     })  # fmt: skip
@@ -179,21 +181,6 @@ def _answers(details: Details) -> dict[str, str]:
 
 def _orders(details: Details) -> dict[str, str]:
     return {"orders": "; ".join(map(str, details.files.orders if details.files else []))}
-
-
-def _resources(plan: Plan) -> str:
-    resources, links = plan.resources, plan.lifecycle.links if plan.lifecycle else 1
-    memory_bytes = resources.memory_bytes_per_learner
-    parts = [
-        f"{counted(resources.learners, 'learner')} on {counted(resources.nodes, 'node')}",
-        f"{counted(resources.cpus_per_learner, 'CPU')} each",
-        f"{counted(resources.gpus_per_learner, 'GPU')} each" if resources.gpus_per_learner else "",
-        f"{format_size(memory_bytes)} each" if memory_bytes else "",
-    ]
-    if resources.time_s:
-        each = f" in each of about {links} jobs" if links > 1 else ""
-        parts.append(f"at most {format_duration(resources.time_s)}{each}")
-    return ", ".join(filter(None, parts))
 
 
 def _per_attempt(attempts: list[Attempt]) -> str:

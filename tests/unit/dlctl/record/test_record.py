@@ -42,7 +42,7 @@ def test_a_record_comes_back_whole(store, folder):
 def test_a_poll_that_began_before_keeps_the_words_that_the_user_gave_since(store):
     """`dlctl watch` wrote its old tags over those of `dlctl tag`."""
     store.add(old := make_record(tags=["first"]))
-    store.tag([old], lambda tags: [*tags, "baseline"])
+    store.reword([old], "tags", lambda tags: [*tags, "baseline"])
     store.update(replace(old, overrides='{"learners": 2}'), new_overrides=True)
     store.update(replace(old, state=State.TRAINING))
     (known,) = store.all()
@@ -118,7 +118,7 @@ def test_what_has_not_changed_is_not_decoded_again(store):
     store.add(kept, changed)
     before = store.all()
     store.update(replace(changed, epoch=3))
-    store.tag([changed], lambda _: ["new"])
+    store.reword([changed], "tags", lambda _: ["new"])
     after = store.all()
     assert after[0] is before[0]
     assert (after[1].epoch, after[1].tags) == (3, ["new"])
@@ -240,7 +240,7 @@ def test_what_cannot_be_written_is_told_and_known_all_the_same(store, monkeypatc
     assert told == [f"the local record {store.path} can't be used: database is locked; "
                     "what is known is not written down"]  # fmt: skip
     store.remove("t-2")
-    store.tag(store.all(), lambda tags: [*tags, "new"])
+    store.reword(store.all(), "tags", lambda tags: [*tags, "new"])
     assert [(r.state, r.tags) for r in mine.all()] == [(State.FAILED, ["new"])]
     store.update(make_record(seen_at=3.0))  # another dlctl has asked since
     assert [r.state for r in mine.all()] == [State.QUEUED]

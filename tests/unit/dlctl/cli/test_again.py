@@ -1,0 +1,85 @@
+"""Trainings that are awaited, remarked on, compared, submitted again, and forecast."""
+
+import json
+
+import pytest
+
+RUNS = 'echo "$1"; echo made >"$RESULT_DIR/made"'
+
+
+@pytest.fixture
+def own(dlctl, local_site):
+    """A training of a person's own program, that has ended."""
+    (dlctl.cwd / "train.sh").write_text(RUNS)
+    (dlctl.cwd / "manifest.yml").write_text(
+        "name: own\nframework: {command: 'sh train.sh one'}\nenv: {KEY: {from_file: key.txt}}\n"
+    )
+    (dlctl.cwd / "key.txt").write_text("hunter2")
+    training_id = dlctl("submit", ok=True).stdout.strip()
+    assert dlctl("wait", training_id, ok=True).stdout.startswith(f"{training_id} COMPLETED")
+    return training_id
+
+
+def test_waiting_tells_how_each_ended_and_ends_in_time(dlctl, local_site):
+    submit = ("submit", "--set")
+    (dlctl.cwd / "manifest.yml").write_text("name: w\nframework: {command: 'true'}\n")
+    good = dlctl("submit", ok=True).stdout.strip()
+    bad = dlctl(*submit, "framework.command=exit 3", ok=True).stdout.strip()
+    done = dlctl("wait", good, bad)
+    assert done.exit_code == 10 and f"{bad} is FAILED" in done.stderr
+    assert {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()} == {
+        good: "COMPLETED", bad: "FAILED",
+    }  # fmt: skip
+    long = dlctl(*submit, "framework.command=sleep 600", ok=True).stdout.strip()
+    late = dlctl("wait", long, "--timeout", "1s", "--json")
+    assert late.exit_code == 124 and f"{long} did not end within 1s" in late.stderr
+    dlctl("cancel", long, ok=True)
+    assert [each["state"] for each in dlctl("wait", long, "--json").json] == ["CANCELLED"]
+
+
+def test_notes_are_kept_shown_and_taken_away(dlctl, own):
+    dlctl("note", own, "the rate is too high", ok=True)
+    dlctl("note", own, "again", ok=True)
+    assert dlctl("note", own, ok=True).stdout.splitlines()[1].endswith(" again")
+    assert "the rate is too high" in dlctl("show", own, ok=True).stdout
+    assert len(dlctl("note", own, "--remove", "1", "--json", ok=True).json["notes"]) == 1
+    assert dlctl("note", own, "--remove", "2").exit_code == 2
+    assert dlctl("note", own, "a\x1b[2J").exit_code == 2
+    dlctl("status", own, ok=True)
+    assert len(dlctl("note", own, "--json", ok=True).json["notes"]) == 1, "no look loses one"
+
+
+def test_a_training_is_submitted_again_with_changes_from_any_folder(dlctl, own, tmp_path):
+    code = ("show", own, "--json")
+    before = dlctl(*code, ok=True).json["plan"]
+    (dlctl.cwd / "train.sh").write_text("exit 1")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    change = ("--set", "framework.command=sh train.sh two")
+    again = dlctl("submit", "--from", own, *change, cwd=elsewhere, ok=True).stdout.strip()
+    assert dlctl("wait", cwd=elsewhere, ok=True).stdout.startswith(again), "this folder's latest"
+    after = dlctl("show", again, "--json", ok=True).json["plan"]
+    assert after["code_digest"] == before["code_digest"]
+    assert after["framework"]["command"] == "sh train.sh two"
+    differs = dlctl("diff", own, again, "--json", ok=True).json
+    assert (differs["first"], differs["second"], differs["files"]) == (own, again, [])
+    assert [row["what"] for row in differs["plan"]] == ["framework.command"]
+    shown = dlctl("diff", own, again, ok=True).stdout
+    assert "framework.command  sh train.sh one  sh train.sh two\n" in shown
+    same = dlctl("submit", "--from", again, cwd=elsewhere, ok=True).stdout.strip()
+    assert f"{again} and {same} are the same" in dlctl("diff", again, same, ok=True).stdout
+    assert dlctl("submit", "manifest.yml", "--from", own).exit_code == 2
+    assert dlctl("resume", own, "--epochs", "+1").exit_code == 2, "its program decides"
+
+
+def test_a_dry_run_sends_nothing_and_says_what_it_would(dlctl, local_site):
+    (dlctl.cwd / "train.sh").write_text(RUNS)
+    (dlctl.cwd / "manifest.yml").write_text(
+        "name: own\nlearners: 2\nframework: {command: sh train.sh}\n"
+    )
+    found = dlctl("submit", "--dry-run", "--json", ok=True)
+    assert [each["path"] for each in found.json["files"]] == ["train.sh"]
+    assert found.json["plan"]["asks for"] == "2 learners on 1 node, 1 CPU each"
+    assert "nothing was sent" in dlctl("submit", "--dry-run", ok=True).stderr
+    assert json.loads(dlctl("list", "--json", ok=True).stdout) == []
+    assert not (local_site.root / "jobs").exists()
