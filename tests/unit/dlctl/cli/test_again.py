@@ -20,6 +20,7 @@ def own(dlctl, local_site):
     return training_id
 
 
+@pytest.mark.slow
 def test_waiting_tells_how_each_ended_and_ends_in_time(dlctl, local_site):
     submit = ("submit", "--set")
     (dlctl.cwd / "manifest.yml").write_text("name: w\nframework: {command: 'true'}\n")
@@ -37,6 +38,7 @@ def test_waiting_tells_how_each_ended_and_ends_in_time(dlctl, local_site):
     assert [each["state"] for each in dlctl("wait", long, "--json").json] == ["CANCELLED"]
 
 
+@pytest.mark.costs(6)
 def test_notes_are_kept_shown_and_taken_away(dlctl, own):
     dlctl("note", own, "the rate is too high", ok=True)
     dlctl("note", own, "again", ok=True)
@@ -49,6 +51,7 @@ def test_notes_are_kept_shown_and_taken_away(dlctl, own):
     assert len(dlctl("note", own, "--json", ok=True).json["notes"]) == 1, "no look loses one"
 
 
+@pytest.mark.costs(12)
 def test_a_training_is_submitted_again_with_changes_from_any_folder(dlctl, own, tmp_path):
     code = ("show", own, "--json")
     before = dlctl(*code, ok=True).json["plan"]
