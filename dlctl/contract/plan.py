@@ -373,7 +373,7 @@ class Plan:
     """Variable → reference (`env:NAME` or `file:PATH`), resolved on the node only."""
     evaluation_metrics: dict[str, Any] | None = None
     """How the program's output becomes metrics, in dlctl's own words: the keys `type`, `in`,
-    `line_lookahead`, `groups`, `parser` as in the manifest."""
+    `line_lookahead`, `groups`, `parser` as in the manifest; `default` if it says nothing."""
     requirements: list[str] = field(default_factory=list)
     """Lines for pip, including those of a requirements file."""
     lifecycle: Lifecycle | None = None

@@ -22,6 +22,7 @@ from dlctl.contract import (
     Plan,
     Recipe,
     Resources,
+    search,
 )
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
@@ -113,7 +114,10 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         secret_env={
             n: f"file:{site.root}/secrets/{identity.training_id}/{n}" for n in secret_names
         },
-        evaluation_metrics=sections.metrics_plan(manifest.evaluation_metrics),
+        evaluation_metrics=sections.metrics_plan(
+            manifest.evaluation_metrics,
+            prints=not has_loop and manifest.framework.name != search.FRAMEWORK,
+        ),
         requirements=list(manifest.requirements),
         output_caches=list(manifest.output.caches),
         lifecycle=_lifecycle(manifest, site, placement),

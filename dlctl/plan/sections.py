@@ -137,10 +137,17 @@ def notify_plan(section: NotifySection | None, secrets: str) -> contract.Notify 
     )  # fmt: skip
 
 
-def metrics_plan(section: EvaluationMetricsSection | None) -> dict[str, Any] | None:
-    """Return how metrics are parsed, for the plan: dlctl's words, and only what is used."""
+def metrics_plan(
+    section: EvaluationMetricsSection | None, *, prints: bool
+) -> dict[str, Any] | None:
+    """Return how metrics are parsed, for the plan: dlctl's words, and only what is used.
+
+    Args:
+        prints: Whether a program of the user's own may print some, so that a manifest which says
+            nothing has the log read by dlctl's rules.
+    """
     if section is None:
-        return None
+        return {"type": ParserType.AUTO.value, "default": True} if prints else None
     found: dict[str, Any] = {"type": section.kind.value}
     if section.in_ is not None:
         found["in"] = section.in_

@@ -15,7 +15,7 @@ from dlctl import contract
 from dlctl.contract import Plan
 from dlctl.contract.launchers import Ranks
 from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, SPELLINGS, ParserType
-from dlctl.contract.metrics import Source
+from dlctl.contract.metrics import MetricsLine, Source
 from learner.collect.parsers.auto import AutoParser
 from learner.collect.parsers.emetrics import EMETRICS_FILE, EmetricsParser
 from learner.collect.parsers.record import LineParser
@@ -43,6 +43,9 @@ def make_parsing(
     kind = SPELLINGS.get(str(settings.get("type") or ""), ParserType.NONE)
     if kind is ParserType.NONE:
         return None
+    is_default = bool(settings.get("default"))
+    if is_default and rank > 0:
+        return None  # what learners print alike would be as many curves
     source = _Sources(settings, kind, job_dir, attempt, rank, complain)
     path = job_dir / contract.metrics_file(attempt, rank, Source.LOG)
     state = State(job_dir / contract.collector_state(rank), path, attempt)
@@ -64,6 +67,8 @@ class _Sources:
     ) -> None:
         self._settings, self._kind, self._job_dir = settings, kind, job_dir
         self._log = job_dir / contract.learner_log(attempt, rank)
+        self._own_reports = [job_dir / contract.metrics_file(attempt, rank, source)
+                             for source in (Source.PROGRAM, Source.PROGRESS)]  # fmt: skip
         self._rank = rank
         self._complain = complain
         self._variables = service_variables(job_dir, attempt, Ranks(rank, 1, 0, 1, 0))
@@ -111,12 +116,26 @@ class _Sources:
         if self._kind is ParserType.EMETRICS:
             return EmetricsParser(self._complain, subid)
         if self._kind is ParserType.AUTO:
-            return AutoParser(subid)
+            if self._settings.get("default"):
+                return _UntilReported(self._own_reports, subid, self._complain)
+            return AutoParser(subid, self._complain)
         if self._kind is ParserType.PYTHON:
             file = self._job_dir / contract.CODE / str(self._settings.get("parser"))
             return UserParser(file, self._complain, subid)
         lookahead = int(self._settings.get("line_lookahead") or LINE_LOOKAHEAD)
         return RegexParser(self._groups, self._complain, lookahead, subid)
+
+
+class _UntilReported(AutoParser):
+    """Reads a log by rules for which nobody has asked, until the program reports metrics itself."""
+
+    def __init__(self, reports: list[Path], subid: str, complain: Complain) -> None:
+        super().__init__(subid, complain)
+        self._reports = reports
+
+    def feed(self, text: str) -> list[MetricsLine]:
+        """Return the records of further lines; none once there are reports."""
+        return [] if any(path.exists() for path in self._reports) else super().feed(text)
 
 
 TRAINING_LOGS = ("training-log.txt", "user_log.txt")

@@ -1,4 +1,4 @@
-"""Rules that dlctl ships for the lines of Caffe, Keras, Lightning, tqdm and Hugging Face.
+"""Rules for the lines of Caffe, Keras, Lightning, tqdm, Hugging Face and people's own loops.
 
 A line that fits no rule is left out. Steps and epochs that a line lacks come from earlier lines.
 """
@@ -6,12 +6,24 @@ A line that fits no rule is left out. Steps and epochs that a line lacks come fr
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 from dlctl.contract.measured.judged_series import data_of
-from dlctl.contract.metrics import SUBID, MetricsLine
-from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind, LineParser, as_number
+from dlctl.contract.metrics import LEARNING_RATE, SUBID, MetricsLine
+from learner.collect.parsers import prose
+from learner.collect.parsers.record import (
+    EPOCH,
+    ITERATION,
+    Draft,
+    Kind,
+    LineParser,
+    as_number,
+    as_whole,
+)
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)"
 _PAIR = re.compile(rf"([A-Za-z_][\w./-]*)(?:: |=)({_NUMBER})(?![\w.])", re.IGNORECASE)
@@ -20,15 +32,23 @@ _CAFFE = re.compile(r"\] +Iteration (\d+)(?:, (Testing net)| \(|, (loss|lr) =)")
 _CAFFE_OUTPUT = re.compile(rf"\] +(Train|Test) net output #\d+: (\S+) = ({_NUMBER})", re.I)
 _CAFFE_PAIR = re.compile(rf"\b(loss|lr) = ({_NUMBER})", re.IGNORECASE)
 _KERAS_EPOCH = re.compile(r"Epoch (\d+)/\d+\s*$")
-_KERAS = re.compile(r"\s*(\d+)/(\d+) +[\[━]")
+_KERAS = re.compile(r"\s*(\d+)/(\d+) +(?:[\[━]|- \d+m?s )")
 _BAR = re.compile(r"(?:\s*([^|]{0,200}?):)?\s*\d+%\|[^|]{0,400}\|\s*(\d+)/(\d+) \[")
 _RICH_BAR = re.compile(r"\s*Epoch (\d+)/\S+ .*?\b(\d+)/(\d+) [\d:]+ • ")
 _LIGHTNING = re.compile(r"(?:Epoch|Training epoch) (\d+)$")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
-_WORDS = ("Iteration", " net output", "Epoch ", "%|", "{'", " - ", "━")
-"""A line without any of these words fits no rule."""
+_WORDS = ("Iteration", " net output", "poch", "%|", "{'", '{"', " - ", "━")
+"""A line without any of these words fits no rule but that of own loops."""
+_HEADING = re.compile(r"\W*(test|val\w*|eval\w*)\b[^\d]{0,20}:\s*", re.IGNORECASE)
+"""A line such as `Test Error:`, which says what the next one is about."""
+_OURS = "dlctl: "
+"""What begins a line that the watchdog or the collector writes into the log."""
+_UNKNOWN_S = 60.0
+"""A program that prints for so long is expected to have printed a metric."""
+_EXCERPT = 60
 _MOST_CHARACTERS = 4096
 """A longer line fits no rule, so that none of them can take long."""
+_NUMBERS = re.compile(r"\d+\.\d+|\b\d+\b")
 _NO_LITERAL = re.compile(r"\b(nan|inf)\b(?!')")
 _NOT_A_METRIC = {"ETA", "v_num", "it/s"}
 TRAIN, TEST = "train", "test"
@@ -37,15 +57,26 @@ TRAIN, TEST = "train", "test"
 class AutoParser(LineParser):
     """Applies the rules to the lines of one file."""
 
-    def __init__(self, subid: str = "") -> None:
-        self._subid = subid
+    def __init__(
+        self, subid: str = "", complain: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._subid, self._complain, self._clock = subid, complain, clock
+        self._begun_at: float | None = None
+        self._nearest = (0, "")
+        """The line that looked most like one with a metric, until one is found."""
+        self._is_known = False
+        """Whether a line has fitted a rule, or that none did was told."""
+        self._place = prose.Place()
+        self._heading = ""
         self._step: int | None = None
         self._epoch: int | None = None
         self._caffe_tests = False
 
     def memory(self) -> dict[str, Any]:
         """Return the newest step and epoch."""
-        return {"step": self._step, "epoch": self._epoch, "tests": self._caffe_tests}
+        return {"step": self._step, "epoch": self._epoch, "tests": self._caffe_tests,
+                "known": self._is_known, "place": list(self._place)}  # fmt: skip
 
     def remember(self, memory: Any) -> None:
         """Go on from a step and an epoch."""
@@ -54,19 +85,42 @@ class AutoParser(LineParser):
         self._step = step if isinstance(step, int) else None
         self._epoch = epoch if isinstance(epoch, int) else None
         self._caffe_tests = bool(known.get("tests"))
+        self._is_known = bool(known.get("known"))
+        with contextlib.suppress(TypeError):
+            self._place = prose.Place(*map(int, known.get("place", ())))
 
     def feed(self, text: str) -> list[MetricsLine]:
         """Return the records of further lines."""
         found: list[MetricsLine] = []
         for line in text.split("\n"):
-            if len(line) <= _MOST_CHARACTERS and any(word in line for word in _WORDS):
-                found += self._line(line)
+            if len(line) <= _MOST_CHARACTERS and not line.startswith(_OURS):
+                if any(word in line for word in _WORDS) or prose.HINTS.search(line):
+                    found += self._line(line)
+                if not self._is_known:
+                    self._note(line, found)
         return found
+
+    def _note(self, line: str, found: list[MetricsLine]) -> None:
+        """Say after a minute that no line was understood, if some had numbers."""
+        numbers = len(_NUMBERS.findall(line))
+        if found:
+            self._is_known = True
+        elif numbers > self._nearest[0]:
+            self._nearest = numbers, line
+        self._begun_at = self._clock() if self._begun_at is None else self._begun_at
+        if not self._is_known and self._clock() - self._begun_at > _UNKNOWN_S and self._nearest[1]:
+            self._is_known = True
+            self._complain(
+                f"no line of the log is understood as a metric so far, such as "
+                f"{self._nearest[1].strip()[:_EXCERPT]!r}: print `epoch 1 step 10: loss 0.5`, or "
+                "name another parser in evaluation_metrics (docs/metrics.md#parsers)."
+            )
 
     def _line(self, line: str) -> list[MetricsLine]:
         if "\x1b" in line:
             line = _ESCAPE.sub("", line)
-        for rule in (self._hugging_face, self._caffe, self._rich, self._bar, self._keras):
+        for rule in (self._hugging_face, self._caffe, self._rich, self._bar, self._keras,
+                     self._prose):  # fmt: skip
             drafts = rule(line)
             if drafts is not None:
                 found = (draft.line() for draft in drafts)
@@ -94,8 +148,8 @@ class AutoParser(LineParser):
         return list(drafts.values())
 
     def _hugging_face(self, line: str) -> list[Draft] | None:
-        begin, end = line.find("{'"), line.rfind("}") + 1
-        if begin < 0 or end <= begin:
+        begin, end = line.find("{"), line.rfind("}") + 1
+        if begin < 0 or end <= begin or line[begin + 1 : begin + 2] not in ("'", '"'):
             return None
         try:
             found = ast.literal_eval(_NO_LITERAL.sub(r"'\1'", line[begin:end]))
@@ -103,6 +157,9 @@ class AutoParser(LineParser):
             return None
         if not isinstance(found, dict):
             return None
+        for name in ("step", "global_step", "iter", "iteration"):
+            if (step := as_whole(found.pop(name, None))) is not None:
+                self._step = step
         epoch = as_number(found.get("epoch"))
         if epoch is not None and epoch == epoch:
             self._epoch = int(epoch)
@@ -164,3 +221,27 @@ class AutoParser(LineParser):
         done = max(1, self._epoch or 1) - 1
         self._step = done * int(match[2]) + int(match[1])
         return self._by_group(list(_PAIR.findall(line, line.index(" - "))))
+
+    def _prose(self, line: str) -> list[Draft] | None:
+        """Read what a person's own loop prints."""
+        heading, self._heading = self._heading, ""
+        if match := _HEADING.fullmatch(line):
+            self._heading = TEST if match[1].lower() == TEST else "validation"
+            return None
+        found = prose.read(line)
+        if found.epoch is not None and not found.values:
+            self._epoch = found.epoch
+            return None
+        if not found.values:
+            return None
+        self._place, step = self._place.after(found, self._epoch)
+        self._step = self._step if step is None else step
+        self._epoch = self._epoch if found.epoch is None else found.epoch
+        if self._step is None and self._epoch is None:
+            return None
+        named = found.group or heading
+        group = f"{named}_" if named and named != TRAIN else ""
+        return self._by_group([
+            (name if data_of(name)[0] or name == LEARNING_RATE else f"{group}{name}", value)
+            for name, value in found.values
+        ])  # fmt: skip

@@ -119,7 +119,8 @@ def test_a_command_that_may_work_is_not(code, command):
 
 
 @pytest.mark.parametrize(("command", "program"), [
-    ("python main.py --lr 0.1", "main.py"), ("PYTHONHASHSEED=0 python3.11 -u -W ignore main.py", "main.py"),
+    ("python main.py --lr 0.1", "main.py"),
+    ("PYTHONHASHSEED=0 python3.11 -u -W ignore main.py", "main.py"),
     ("bash -x run.sh | tee log", ""), ("./run", "run"), ("exec ./tools/run.sh", "tools/run.sh"),
     ("cd sub && python main.py", ""), ("python -m main", ""), ("python -c 'import main.py'", ""),
     ("python $CODE/main.py", ""), ("python ../main.py", ""), ("ls", ""), ("", ""), (None, ""),

@@ -319,8 +319,8 @@ STORE = """data_stores:
 
 
 def test_a_container_is_entered_with_the_folders_that_the_program_needs(tmp_path):
-    plan = planned(tmp_path, "{name: tensorflow, version: 1.15, command: python train.py /mnt/data/x}",
-                    STORE)  # fmt: skip
+    framework = "{name: tensorflow, version: 1.15, command: python train.py /mnt/data/x}"
+    plan = planned(tmp_path, framework, STORE)
     script = plan.framework.recipe.script
     enter = 'apptainer exec --nv /sw/tf 1.sif /bin/sh -c "$DLCTL_AGAIN"\nexit\n'
     assert enter in script

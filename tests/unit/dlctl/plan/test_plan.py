@@ -299,3 +299,12 @@ def test_a_training_that_is_longer_than_a_partition_takes_a_chain_of_jobs(
     assert plan.lifecycle.links == links
     if time == "14d":
         assert plan.lifecycle.total_time_s == 14 * 86400
+
+
+def test_the_log_of_a_program_of_the_users_own_is_read_for_metrics_by_default():
+    own = "name: t\nframework: {command: python train.py}\n"
+    loop = "name: t\nframework: {name: pytorch, job: train.py}\n"
+    assert plan_of(own).evaluation_metrics == {"type": "auto", "default": True}
+    none = plan_of(f"{own}evaluation_metrics: {{type: none}}\n").evaluation_metrics
+    assert none == {"type": "logger"}
+    assert plan_of(loop).evaluation_metrics is None

@@ -117,3 +117,94 @@ def test_other_lines_are_left_out():
     )
     assert parse(text) == []
     AutoParser().remember("nonsense")
+
+
+OWN_LOOPS = {
+    "the word language model of PyTorch's examples": (
+        "| epoch   3 |   200/ 2983 batches | lr 20.00 | ms/batch 474.93 | loss  6.84 | "
+        "ppl   933.74\n"
+        "| end of epoch   3 | time: 88.21s | valid loss  5.11 | valid ppl   165.9\n",
+        [("train", 6166, 3,
+          {"learning_rate": 20.0, "ms/batch": 474.93, "loss": 6.84, "ppl": 933.74}),
+         ("validation", 6166, 3, {"loss": 5.11, "ppl": 165.9})]),
+    "nanoGPT": (
+        "step 100: train loss 1.2000, val loss 1.3000\n"
+        "iter 185: loss 3.1547, time 12.3ms, mfu 4.2%\n",
+        [("train", 100, None, {"loss": 1.2}), ("validation", 100, None, {"loss": 1.3}),
+         ("train", 185, None, {"loss": 3.1547})]),
+    "MNIST of PyTorch's examples": (
+        "Train Epoch: 2 [640/60000 (1%)]\tLoss: 2.135\n\n"
+        "Test set: Average loss: 0.0469, Accuracy: 9850/10000 (98%)\n",
+        [("train", 60640, 2, {"loss": 2.135}),
+         ("test", 60640, 2, {"loss": 0.0469, "accuracy": 0.985})]),
+    "ImageNet of PyTorch's examples": (
+        "Epoch: [0][  10/5005]\tTime  0.5 ( 0.9)\tLoss 6.9e+00 (7.0e+00)\tAcc@1   0.00 (  0.21)\n"
+        "Epoch: [1][  10/5005]\tTime  0.5 ( 0.9)\tLoss 5.5e+00 (7.0e+00)\tAcc@1   1.00 (  0.21)\n",
+        [("train", 10, 0, {"loss": 6.9, "acc@1": 0.0}),
+         ("train", 5015, 1, {"loss": 5.5, "acc@1": 1.0})]),
+    "PyTorch's quick start": (
+        "Epoch 1\n-------\nloss: 2.30  [   64/60000]\nloss: 2.10  [57664/60000]\n"
+        "Test Error: \n Accuracy: 44.7%, Avg loss: 2.15 \n\nEpoch 2\nloss: 1.9  [   64/60000]\n",
+        [("train", 64, 1, {"loss": 2.3}), ("train", 57664, 1, {"loss": 2.1}),
+         ("test", 57664, 1, {"accuracy": 44.7, "loss": 2.15}),
+         ("train", 60064, 2, {"loss": 1.9})]),
+    "a loop that counts the batches of each epoch": (
+        "[1,  2000] loss: 2.173\n[1, 12000] loss: 1.5\n[2,  2000] loss: 1.2\n",
+        [("train", 2000, 1, {"loss": 2.173}), ("train", 12000, 1, {"loss": 1.5}),
+         ("train", 14000, 2, {"loss": 1.2})]),
+    "a loop that prints epochs only": (
+        "Epoch 1/5 - loss: 0.4 - acc 0.9\nEpoch 2/5 - loss: nan - acc 0.8\n",
+        [("train", 1, 1, {"loss": 0.4, "acc": 0.9}), ("train", 2, 2, {"loss": None, "acc": 0.8})]),
+    "Megatron": (
+        " iteration     100/  500000 | elapsed time per iteration (ms): 500.0 | "
+        "learning rate: 1.5E-04 | lm loss: 9.5E+00 |\n",
+        [("train", 100, None, {"learning_rate": 1.5e-4, "lm_loss": 9.5})]),
+    "timm": (
+        "Train: 1 [   0/1251 (  0%)]  Loss: 6.94 (6.94)  Time: 3.1s,   82.2/s  LR: 1.0e-06\n",
+        [("train", 0, 1, {"loss": 6.94, "learning_rate": 1e-6})]),
+    "OpenMMLab": (
+        "2026-11-29 10:00:00,123 - mmdet - INFO - Epoch [1][50/3298]\tlr: 1.9e-03, eta: 3:00, "
+        "time: 0.5, loss_cls: 0.6, loss: 1.2\n",
+        [("train", 50, 1, {"learning_rate": 0.0019, "loss_cls": 0.6, "loss": 1.2})]),
+    "a line of JSON": (
+        '{"step": 30, "loss": 0.5, "eval_loss": 0.7}\n',
+        [("train", 30, None, {"loss": 0.5}), ("validation", 30, None, {"loss": 0.7})]),
+    "Keras with verbose=2": (
+        "Epoch 2/5\n938/938 - 3s - 3ms/step - loss: 0.2500 - val_loss: 0.13\n",
+        [("train", 1876, 2, {"loss": 0.25}), ("validation", 1876, 2, {"loss": 0.13})]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN_LOOPS)
+def test_the_lines_of_own_loops(name):
+    text, records = OWN_LOOPS[name]
+    assert parse(text) == records
+    first, second = AutoParser(), AutoParser()
+    before = first.feed(text)
+    second.remember(first.memory())
+    again = [(line.step, line.epoch) for line in second.feed(text.splitlines()[-1] + "\n")]
+    assert again == [(line.step, line.epoch) for line in before[-len(again) :]]
+
+
+@pytest.mark.parametrize("line", [
+    "using lr 0.1 with 4 workers", "retry 3: error 404", "Downloading 3/10 files", "loss: 0.5",
+    "dlctl: WARNING: no line such as 'epoch 1 step 10: loss 0.5'", "Epoch 3 begins", "saved accuracy.png", "step 5 done in 0.3 s",
+])  # fmt: skip
+def test_a_line_without_a_metric_or_a_place_is_none(line):
+    assert parse(f"{line}\n") == []
+
+
+def test_a_program_whose_lines_are_not_understood_is_told_so_once_with_the_nearest():
+    now, complaints = [0.0], []
+    parser = AutoParser("", complaints.append, lambda: now[0])
+    for now[0] in (0.0, 30.0, 61.0, 200.0):
+        parser.feed("hello\nfortschritt 17 verlust 0.25 rate 1e-3\n")
+    assert len(complaints) == 1
+    assert "'fortschritt 17 verlust 0.25 rate 1e-3'" in complaints[0]
+    silent = AutoParser("", complaints.append, lambda: now[0])
+    for now[0] in (300.0, 400.0):
+        silent.feed("hello\n")
+    known = AutoParser("", complaints.append, lambda: now[0])
+    for now[0] in (300.0, 400.0):
+        known.feed("step 3: loss 0.5\nanother 1 2 3 4\n")
+    assert len(complaints) == 1, "one without numbers has no metrics; one was understood"

@@ -228,6 +228,21 @@ def test_each_learner_has_its_own_log_and_rank_0_the_shared_files(beside):
     assert by_step == {1: {"subid": "a"}, 2: {}}
 
 
+def test_by_default_rank_0_s_log_is_read_until_the_program_reports_itself(beside):
+    collector = beside(type="auto", default=True)
+    for rank in (1, 0):
+        collector.start(rank=rank)
+        collector.write("step 2: loss 0.5\n")
+        wait_until(lambda r=rank: losses(collector.dir, rank=r) or r)
+        if rank == 0:
+            path = contract.metrics_file(1, 0, Source.PROGRESS)
+            collector.write("{}\n", collector.dir / path)
+            collector.write("step 3: loss 0.4\n")
+        collector.end()
+    assert losses(collector.dir) == [(2, 0.5)]
+    assert not (collector.dir / contract.metrics_file(1, 1, Source.LOG)).exists()
+
+
 def test_after_a_kill_nothing_is_double_or_missing(beside):
     collector = beside()
     collector.start()

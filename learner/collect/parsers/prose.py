@@ -1,0 +1,134 @@
+"""Read a line that a person's own loop prints: `epoch 3 | 200/2983 batches | loss 6.84`. Pure.
+
+A number counts as a metric if the word before it names one, such as `loss`, `val acc` or `ppl`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from dlctl.contract.measured.judged_series import RATE_NAMES, VALIDATED, is_better_lower
+from dlctl.contract.metrics import LEARNING_RATE
+
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b"
+HINTS = re.compile(
+    r"loss|acc|err|ppl|perplex|precision|recall|f1|auc|iou|dice|bleu|rouge|psnr|ssim|reward|score"
+    r"|top.?\d|mae|mse|wer|cer|nll|bpc|fid|\bmap\b|\blr\b|learning.rate",
+    re.IGNORECASE,
+)
+"""A line without any of these names no metric."""
+_EPOCH = re.compile(
+    r"(?:\bepochs?\b[\s:#=]*|^(?:train|val|test)\w*:\s*(?=\d+\s*\[))"
+    r"[\[(]?\s*(\d+)(?:\.\d+)?(?:\s*/\s*\d+)?\s*[\])]?",
+    re.IGNORECASE,
+)
+_STEP = re.compile(
+    r"\b(?:global[ _])?(?:step|iter(?:ation)?|batch(?:es)?|update|it)s?\b"
+    r"[\s:#=]*[\[(]?\s*(\d+)(?:\s*/\s*(\d+))?(?![\w.])",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(r"[\[(]?\s*\b(\d+)\s*/\s*(\d+)(?:\s*\([^)]*\))?(?:\s*[\])]|\s+batches\b)", re.I)
+"""`[ 640/60000 (1%)]`, `200/2983 batches`: how far an epoch is."""
+_PAIR_OF_EPOCH = re.compile(r"^\W*\[\s*(\d+)\s*,\s*(\d+)\s*\]")
+"""`[1,  2000] loss: 2.1`: epoch and batch."""
+_VALUE = re.compile(
+    rf"([A-Za-z][\w@./-]*(?:[ _][A-Za-z][\w@./-]*){{0,3}}?)(?: is| was)?\s*([:=]\s*|\s)({_NUMBER})"
+    rf"(?:\s*/\s*(\d+))?(?=%|[^\w.]|\.?$)",
+    re.IGNORECASE,
+)
+_ASIDE = re.compile(r"(?:average|avg|mean|running|current|final|the|set|of|end|and)", re.IGNORECASE)
+_SET = re.compile(
+    r"^\W*(?:\*+ *)?(train|val|valid|validation|test|eval|evaluation)(?:ing|ion)?\b[^:=\d]{0,20}:",
+    re.IGNORECASE,
+)
+_GROUPS = {"train": "train", "test": "test"}
+
+
+class Line(NamedTuple):
+    """The numbers of one line."""
+
+    epoch: int | None
+    inner: int | None
+    """The number of a step, within its epoch or in all."""
+    of: int | None
+    """How many of them there are, if the line tells."""
+    values: list[tuple[str, float | str]]
+    """Names, `val_loss` for a validation's loss, and numbers as they were written."""
+    group: str
+    """What the line as a whole is about: `train`, `validation`, `test`, or ""."""
+
+
+def read(line: str) -> Line:
+    """Return what a line says."""
+    epoch = inner = of = None
+    text = line
+    if pair := _PAIR_OF_EPOCH.match(text):
+        epoch, inner = int(pair[1]), int(pair[2])
+        text = text[pair.end() :]
+    for pattern in (_EPOCH, _STEP, _PLACE):
+        if (found := pattern.search(text)) is None:
+            continue
+        if pattern is _EPOCH:
+            epoch = int(found[1]) if epoch is None else epoch
+        elif inner is None:
+            inner, of = int(found[1]), int(found[2]) if found[2] else None
+        text = f"{text[: found.start()]} | {text[found.end() :]}"
+    head = _SET.match(line)
+    word = head[1].lower() if head else ""
+    group = _GROUPS.get(word, "validation" if word else "")
+    is_measured = head or "|" in line or epoch is not None or inner is not None
+    pairs = (match for match in _VALUE.finditer(text) if is_measured or match[2].strip())
+    values = [(name, value) for name, value in map(_named, pairs) if name]
+    return Line(epoch, inner, of, values, group)
+
+
+def _named(match: re.Match[str]) -> tuple[str, float | str]:
+    """Return the name of a metric with its value; "" if the words name none."""
+    words = re.split(r"[ _]+", match[1].strip())
+    while len(words) > 1 and _ASIDE.fullmatch(words[0]):
+        words = words[1:]
+    of_data = {"train", "training", "trn", *VALIDATED}
+    known = next((n for n, word in enumerate(words) if word.lower() in of_data), 0)
+    words = words[known:]
+    while len(words) > 2 and is_better_lower(words[-1]) is not None and words[0] not in of_data:
+        words = words[1:]
+    name = "_".join(words)
+    value: float | str = match[3]
+    if match[4] and float(match[4]):
+        value = float(match[3]) / float(match[4])
+    if name.lower() in (*RATE_NAMES, "learning_rate"):
+        return LEARNING_RATE, value
+    if name.lower() in ("ms/batch", "tokens/s", "samples/s", "it/s") or (
+        is_better_lower(name) is not None
+    ):
+        return name if name.isupper() else name.lower(), value
+    return "", value
+
+
+class Place(NamedTuple):
+    """How far the loop of a person's own has come, where lines count the steps of each epoch."""
+
+    inner: int = 0
+    of: int = 0
+    base: int = 0
+    """The steps of all epochs before."""
+    from_zero: int = 0
+    """1 if the first epoch is 0."""
+    by_epochs: int = 0
+    """1 as long as no line has had a step: then an epoch counts as one."""
+
+    def after(self, line: Line, epoch: int | None) -> tuple[Place, int | None]:
+        """Return the place that a line tells of, and its step; None: the one before."""
+        from_zero = int(self.from_zero or line.epoch == 0)
+        if line.inner is None:
+            is_first = self.by_epochs or not (self.inner or self.base)
+            if line.epoch is None or not is_first:
+                return self._replace(from_zero=from_zero), None
+            return self._replace(from_zero=from_zero, by_epochs=1), line.epoch
+        base, of = self.base, line.of or 0
+        if line.epoch is not None and of:
+            base = max(0, line.epoch - 1 + from_zero) * of
+        elif line.inner < self.inner and (line.epoch is None or line.epoch != epoch):
+            base += self.of or self.inner
+        return Place(line.inner, of, base, from_zero, 0), base + line.inner
