@@ -2,7 +2,7 @@
 
 demo   what `make demo` needs: dlctl with torch for CPUs, and an MPI
 test   what `make test` needs on top
-all    what `make test-all` needs on top: Keystone, XGBoost, packages of Node.js
+all    what `make test-all` needs on top: Keystone, XGBoost, MLflow, packages of Node.js
 
 uv installs, with pip's own settings, and pip does where no uv can be had; constraints.txt pins for
 both. TORCH_SOURCE says where torch comes from (see README.md). Standard library only: this is what
@@ -211,7 +211,7 @@ def make_test(folder: Path) -> None:
 def make_all(folder: Path) -> None:
     """Add what `make test-all` needs; without network access its tests can run in part."""
     add_servers(folder, installer(folder.absolute() / "bin/python"), "servers-all")
-    frameworks = [".ci/make-frameworks", f"{folder}/frameworks", "xgb"]
+    frameworks = [".ci/make-frameworks", f"{folder}/frameworks", "xgb", "trackers"]
     worker = [".ci/make-worker-node", f"{folder}/worker-node"]
     for command in (frameworks, worker):
         with Step(shlex.join(command)):

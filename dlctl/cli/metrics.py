@@ -55,11 +55,9 @@ def metrics(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print each record as a JSON object."),
     as_csv: bool = typer.Option(False, "--csv", help="Print each value as a row of CSV."),
-    tensorboard: Path | None = typer.Option(
-        None, "--tensorboard", metavar="DIR", help="Write event files, which TensorBoard reads."
-    ),
-    parquet: Path | None = typer.Option(
-        None, "--parquet", metavar="FILE", help="Write a row for each value as Parquet."
+    export: list[str] = typer.Option(
+        None, "--export", metavar="FORMAT=PLACE", help="Write them for another tool: "
+        "tensorboard=DIR, parquet=FILE, mlflow=DIR (or its tracking address), wandb=DIR.",
     ),
     stay: bool = typer.Option(
         False, "--follow", "-f", help="Stay and print new records (with --json or --csv)."
@@ -79,8 +77,8 @@ def metrics(
 
     Example: dlctl metrics digits-3k9f --names loss --csv
     """
-    if stay and (tensorboard or parquet):
-        raise typer.BadParameter("--follow prints only: leave --tensorboard and --parquet out")
+    if stay and export:
+        raise typer.BadParameter("--follow prints only: leave --export out")
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other: both print the list")
     if stay and not (as_json or as_csv):
@@ -96,33 +94,31 @@ def metrics(
         return _follow(records, since, names, as_csv)
     found = {record.training_id: list(measured(mine, record, since, names)) for record in records}
     what = "such metrics" if names or since else "metrics"
-    if tensorboard is not None:
-        _write_tensorboard(tensorboard, found)
-    if parquet is not None:
-        from dlctl.outputs.metrics.formats import rows, write_parquet
-
-        with writing(parquet):
-            count = write_parquet(parquet, (r for i, some in found.items() for r in rows(i, some)))
-        output.note(f"{count} rows in {parquet}")
+    if export:
+        _export(mine, export, records, found)
     if as_json or as_csv:
         _print_records(found, as_csv)
         for training_id in (each for each, some in found.items() if not some):
             output.note(f"there are no {what} of {training_id}")
-    elif tensorboard is None and parquet is None:
+    elif not export:
         _print_table(found, what)
     return None
 
 
-def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
-    from dlctl.outputs.metrics.formats import write_tensorboard
+def _export(
+    mine: Client, targets: Sequence[str], records: Sequence[Record], found: dict[str, list[Entry]]
+) -> None:
+    from dlctl.outputs.metrics import exports
+    from dlctl.service.describe import parameters
 
-    with writing(folder):
-        files = write_tensorboard(folder, dict(found))
-    if files:
-        count = "1 event file" if len(files) == 1 else f"{len(files)} event files"
-        output.note(f"{count} in {folder}: tensorboard --logdir {folder}")
-    else:
-        output.note(f"nothing to write into {folder}: there are no numbers with a step")
+    wanted = [exports.parse_target(each) for each in targets]  # all of them before any is written
+    takes = any(name in exports.TAKE_PARAMETERS for name, _ in wanted)
+    measured = [exports.Measured(record, found[record.training_id],
+                                 parameters(mine, record) if takes else {})
+                for record in records]  # fmt: skip
+    for name, place in wanted:
+        with writing(Path(place)):
+            output.note(exports.export(name, place, measured))
 
 
 def _print_records(found: dict[str, list[Entry]], as_csv: bool, head: bool = True) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.outputs.insight import Insight, TrainingFiles
     from dlctl.record import Record, RecordStore
+    from dlctl.service.client import Client
     from dlctl.tell import Tell
 
 
@@ -214,3 +216,20 @@ def asked_in_words(plan: Plan) -> str:
         each = f" in each of about {links} jobs" if links > 1 else ""
         parts.append(f"at most {format_duration(resources.time_s)}{each}")
     return ", ".join(filter(None, parts))
+
+
+def parameters(mine: Client, record: Record) -> dict[str, str]:
+    """Return what a training was asked to train with, by the manifest's keys; none if unknown."""
+    from dlctl.lifecycle import read_plan
+
+    try:
+        with closing(mine.open(record.site)) as session:
+            plan = read_plan(session, record)
+    except (TransportError, RecordError):
+        return {}
+    sections = {"": plan.framework.arguments, "training.": asdict(plan.training)}
+    if not plan.framework.has_loop:
+        del sections["training."]
+    found = {f"{head}{name}": str(value) for head, part in sections.items()
+             for name, value in part.items() if value is not None}  # fmt: skip
+    return found | {"learners": str(plan.resources.learners)}

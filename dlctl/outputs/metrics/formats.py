@@ -172,7 +172,7 @@ def write_parquet(path: Path, some: Iterable[Row]) -> int:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ResultsError(
-            "--parquet needs the package pyarrow, which this Python lacks",
+            "--export parquet needs the package pyarrow, which this Python lacks",
             hint=f"{sys.executable} -m pip install pyarrow",
         ) from error
     columns: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, "text")}

@@ -91,13 +91,13 @@ class Faces:
                 yield name, entry["step"], value
 
     def parquet(self, folder):
-        self.told("metrics", ONE, "--parquet", str(folder / "all.parquet"))
+        self.told("metrics", ONE, "--export", f"parquet={folder}/all.parquet")
         for row in pq.read_table(folder / "all.parquet").to_pylist():
             yield row["name"], row["step"], row["value"]
 
     def tensorboard(self, folder):
         """Its format has floats of 32 bits."""
-        self.told("metrics", ONE, "--tensorboard", str(folder / "tb"))
+        self.told("metrics", ONE, "--export", f"tensorboard={folder}/tb")
         (path,) = (folder / "tb").rglob("*tfevents*")
         feed = EventFeed(path, EventParser(""), {}, lambda _: None)
         while (lines := feed.take(False)) is not None:

@@ -175,7 +175,8 @@ def test_a_silent_site_does_not_hide_the_figures_of_others(store, asked, run, mo
 
 
 @pytest.mark.parametrize("command", [
-    ("metrics", "t-1", "--tensorboard"), ("metrics", "t-1", "--parquet"), ("dashboard", "--export"),
+    ("metrics", "t-1", "--export", "tensorboard={}"), ("dashboard", "--export", "{}"),
+    ("metrics", "t-1", "--export", "parquet={}"),
 ])  # fmt: skip
 def test_a_named_file_that_cannot_be_written_is_said_plainly(
     store, run, tmp_path, monkeypatch, command
@@ -188,7 +189,8 @@ def test_a_named_file_that_cannot_be_written_is_said_plainly(
     entry = Entry(Origin(1, 0, Source.LOOP), make_line(7, 1, 1000.0, {"loss": 0.5}))
     monkeypatch.setattr("dlctl.outputs.metrics.files.read_metrics", lambda *_: [entry])
     (tmp_path / "file").write_text("")
-    done = run(*command, str(tmp_path / "file/below"))
+    place = f"{tmp_path}/file/below"
+    done = run(*(word.format(place) for word in command))
     assert isinstance(done.exception, ResultsError), done.exception
     assert done.exception.message == f"{tmp_path}/file/below can't be written: Not a directory"
 

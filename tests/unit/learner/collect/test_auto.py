@@ -188,7 +188,8 @@ def test_the_lines_of_own_loops(name):
 
 @pytest.mark.parametrize("line", [
     "using lr 0.1 with 4 workers", "retry 3: error 404", "Downloading 3/10 files", "loss: 0.5",
-    "dlctl: WARNING: no line such as 'epoch 1 step 10: loss 0.5'", "Epoch 3 begins", "saved accuracy.png", "step 5 done in 0.3 s",
+    "dlctl: WARNING: no line such as 'epoch 1 step 10: loss 0.5'", "Epoch 3 begins",
+    "saved accuracy.png", "step 5 done in 0.3 s",
 ])  # fmt: skip
 def test_a_line_without_a_metric_or_a_place_is_none(line):
     assert parse(f"{line}\n") == []
