@@ -40,17 +40,29 @@ FILES = typer.Option(
 )
 
 
-def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bool = JSON) -> None:
-    """Create a folder with a manifest and a train.py.
+def init(
+    folder: Path = typer.Argument(..., help="A new folder, or one with a program of yours."),
+    command: str = typer.Option(
+        "", "--command", "-c", metavar="TEXT", show_default=False,
+        help="How the folder's program is run, such as 'python train.py --lr 0.1'.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Create a folder with a manifest and a train.py, or a manifest for a program of yours.
 
     Example: dlctl init my-training && cd my-training
     """
-    from dlctl.request.scaffold import scaffold
+    from dlctl.request.scaffold import scaffold, scaffold_own
 
-    files = [str(path) for path in scaffold(folder, folder.resolve().name)]
-    made = {"folder": str(folder), "files": files}
+    if command or any(folder.glob("*.py")):
+        paths, command = scaffold_own(folder, command)
+    else:
+        paths = scaffold(folder, folder.resolve().name)
+    made = {"folder": str(folder), "files": [str(path) for path in paths]}
     output.report(made, as_json,
                   lambda v: output.lines(f"created {f}" for f in v["files"]))  # fmt: skip
+    if command:
+        output.note(f"the manifest runs: {command}")
     output.hint(f"cd {shlex.quote(str(folder))} && dlctl submit manifest.yml")
 
 

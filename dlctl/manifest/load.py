@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -26,6 +27,10 @@ def load_manifest(path: Path, overrides: Overrides | None = None) -> Manifest:
     """
     if not path.exists():
         hint = "`dlctl init my-training` creates a folder with one; then name it, or go there"
+        if (other := path.with_suffix(".yaml" if path.suffix == ".yml" else ".yml")).exists():
+            hint = f"{other} does: name it"
+        elif any(path.resolve().parent.glob("*.py")) and path.name == "manifest.yml":
+            hint = f"`dlctl init {shlex.quote(str(path.parent))}` writes one for the program there"
         raise ManifestError(f"{path}: does not exist", hint=hint)
     return _from_yaml(lambda: load_file(path), overrides, path.resolve().parent)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.contract.programs.commands import warnings_of
 from dlctl.contract.programs.lone_program import saves_beside_itself
 from dlctl.data import refuse_wrong_stores
+from dlctl.errors import PlanError
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record.batches import Key
 from dlctl.record.used import known
@@ -58,6 +61,7 @@ def submit_variants(
     body = body or _digest(session.site.name, wanted, folders, model, tags)
 
     def look_over(requests: Sequence[Request]) -> None:
+        _refuse_without_packages(requests[0].plan, session.site)
         seen = set[str]()
         for request, variant in zip(requests, wanted, strict=False):
             plan = request.plan
@@ -106,6 +110,22 @@ def _digest(
     each = [[str(one.manifest.resolve()), dataclasses.asdict(one.overrides)] for one in wanted]
     whole = json.dumps([site, model, list(tags), contents, each, where], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()
+
+
+_OF_THE_LOOP = ("torch", "numpy", "h5py")
+"""Packages that the built-in loop imports."""
+
+
+def _refuse_without_packages(plan: Plan, site: Site) -> None:
+    """Refuse the built-in loop where this Python is to run it, and lacks what it imports."""
+    if site.environment.python != "auto" or not plan.framework.has_loop or plan.requirements:
+        return
+    if lacks := [name for name in _OF_THE_LOOP if find_spec(name) is None]:
+        raise PlanError(
+            f"the site {site.name} trains with this Python, {sys.executable}, which lacks "
+            f"{' and '.join(lacks)}",
+            hint=f"{sys.executable} -m pip install 'dlctl[node]'; README.md says how for CPUs",
+        )
 
 
 STARTED = {

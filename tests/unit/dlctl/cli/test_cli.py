@@ -253,6 +253,39 @@ def test_the_version_and_a_folder_with_spaces(dlctl):
     assert "cd 'My Net 2' && dlctl submit" in dlctl("init", "My Net 2", ok=True).stderr
 
 
+def test_init_writes_a_manifest_for_a_program_that_is_there(dlctl):
+    (dlctl.cwd / "main.py").write_text("print('step 1: loss 0.5')\n")
+    (dlctl.cwd / "util.py").write_text("")
+    (dlctl.cwd / ".dlctlignore").write_text("mine\n")
+    assert "`dlctl init .` writes one for the program there" in dlctl("validate").stderr
+    done = dlctl("init", ".", ok=True)
+    assert done.stdout == "created manifest.yml\ncreated .dlctl/manifest.schema.json\n"
+    assert "the manifest runs: python main.py" in done.stderr
+    assert (dlctl.cwd / ".dlctlignore").read_text() == "mine\n"
+    assert dlctl("validate", ok=True).stderr == ""
+    assert "dlctl submit manifest.yml" in dlctl("init", ".").stderr
+    (dlctl.cwd / "manifest.yml").rename(dlctl.cwd / "manifest.yaml")
+    assert "manifest.yaml does: name it" in dlctl("submit").stderr
+    assert "already contains manifest.yaml" in dlctl("init", ".").stderr
+    (dlctl.cwd / "manifest.yaml").unlink()
+    (dlctl.cwd / "main.py").rename(dlctl.cwd / "other.py")
+    assert "dlctl init . --command 'python SCRIPT'" in dlctl("init", ".").stderr
+    dlctl("init", ".", "--command", "python other.py --note 'a: b'", ok=True)
+    assert dlctl("validate", ok=True).stderr == ""
+
+
+def test_the_loop_without_its_packages_here_is_refused_before_anything_is_sent(dlctl, local_site):
+    dlctl("init", "t", ok=True)
+    blocked = "import sys; sys.modules['torch'] = None\n"
+    (dlctl.cwd / "sitecustomize.py").write_text(blocked)
+    with dlctl.start("submit", "t/manifest.yml", env={"PYTHONPATH": str(dlctl.cwd)}) as process:
+        said = process.stderr.read()
+        assert process.wait(60) == 5, said
+    assert "trains with this Python" in said and "which lacks torch" in said
+    assert "-m pip install 'dlctl[node]'" in said
+    assert not (local_site.root / "store").exists()
+
+
 def test_ctrl_c_while_dlctl_starts_prints_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr(main, "app", lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit) as end:
