@@ -230,7 +230,7 @@ def wait(
     Example: dlctl wait digits-3k9f && dlctl fetch results digits-3k9f
     """
     from dlctl.service.client import chosen
-    from dlctl.service.waiting import wait_for
+    from dlctl.live.waiting import wait_for
 
     mine = client()
     ends = wait_for(mine, chosen(mine.store, training_ids, wanted),

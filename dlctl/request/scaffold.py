@@ -68,7 +68,7 @@ def _command(folder: Path) -> str:
     if not likely:
         raise ManifestError(
             f"{folder} has {len(scripts)} Python scripts, none of them named {', '.join(_SCRIPTS)}",
-            hint="say how your program is run: dlctl init . --command 'python SCRIPT'",
+            hint="say how your program is run: `dlctl init . --command ./run.sh`",
         )
     return f"python {shlex.quote(likely[0])}"
 

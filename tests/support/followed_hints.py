@@ -136,7 +136,15 @@ _STORES = "cluster/test_object_stores.py::"
 _DOCTOR = "cluster/test_doctor_faults.py::"
 _SUGGEST = "cluster/test_suggest.py::"
 _FITS = _SUGGEST + "test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit"
+_AGAIN = "unit/dlctl/cli/test_again.py::"
 PROVED_BY = {
+    "dashboard": "unit/dlctl/cli/test_small_commands.py::test_it_prints_where_it_is_and_ends_at_ctrl_c",
+    "diff": _AGAIN + "test_a_training_is_submitted_again_with_changes_from_any_folder",
+    "init --command": "unit/dlctl/cli/test_cli.py::"
+    "test_init_writes_a_manifest_for_a_program_that_is_there",
+    "render --files": "unit/dlctl/request/test_left_out.py::test_the_commands_say_it",
+    "submit --from": _AGAIN + "test_a_training_is_submitted_again_with_changes_from_any_folder",
+    "validate": _CLI,
     "adopt": _CLI,
     "du": _HINTS + "test_the_command_of_each_hint_ends_its_situation",
     "doctor --bundle --deep": _DOCTOR

@@ -269,7 +269,7 @@ def test_init_writes_a_manifest_for_a_program_that_is_there(dlctl):
     assert "already contains manifest.yaml" in dlctl("init", ".").stderr
     (dlctl.cwd / "manifest.yaml").unlink()
     (dlctl.cwd / "main.py").rename(dlctl.cwd / "other.py")
-    assert "dlctl init . --command 'python SCRIPT'" in dlctl("init", ".").stderr
+    assert "dlctl init . --command ./run.sh" in dlctl("init", ".").stderr
     dlctl("init", ".", "--command", "python other.py --note 'a: b'", ok=True)
     assert dlctl("validate", ok=True).stderr == ""
 

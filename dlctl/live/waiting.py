@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from dlctl.errors import TimeIsUp
+from dlctl.live.sites import Live
 from dlctl.units import format_duration, several
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ def wait_for(
         TimeIsUp: some have not ended by then; they go on.
         TransportError: a site can't be reached, and waiting would not help.
     """
-    from dlctl.live.sites import Live
-
     until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     left = {record.training_id: record for record in records}
     silent: dict[str, str] = {}
