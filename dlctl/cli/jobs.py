@@ -229,8 +229,8 @@ def wait(
 
     Example: dlctl wait digits-3k9f && dlctl fetch results digits-3k9f
     """
-    from dlctl.service.client import chosen
     from dlctl.live.waiting import wait_for
+    from dlctl.service.client import chosen
 
     mine = client()
     ends = wait_for(mine, chosen(mine.store, training_ids, wanted),

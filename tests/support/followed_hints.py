@@ -138,7 +138,8 @@ _SUGGEST = "cluster/test_suggest.py::"
 _FITS = _SUGGEST + "test_a_manifest_that_asks_for_ten_times_what_was_used_is_made_to_fit"
 _AGAIN = "unit/dlctl/cli/test_again.py::"
 PROVED_BY = {
-    "dashboard": "unit/dlctl/cli/test_small_commands.py::test_it_prints_where_it_is_and_ends_at_ctrl_c",
+    "dashboard": "unit/dlctl/cli/test_small_commands.py::"
+    "test_it_prints_where_it_is_and_ends_at_ctrl_c",
     "diff": _AGAIN + "test_a_training_is_submitted_again_with_changes_from_any_folder",
     "init --command": "unit/dlctl/cli/test_cli.py::"
     "test_init_writes_a_manifest_for_a_program_that_is_there",
