@@ -215,3 +215,38 @@ def check_model(program, fetched):
     told = json.loads((fetched / "metrics.json").read_text())["final"]["validation_accuracy"]
     assert accuracy == pytest.approx(told, abs=0.01)
     assert accuracy > 0.8
+
+
+# docs/own-script.md: from a script to a fetched model ----------------------------------------------
+
+OWN_SCRIPT = (REPOSITORY / "docs/own-script.md").read_text(encoding="utf-8")
+
+
+def own_lines(head):
+    """Return the commands of a block, without what its comments say."""
+    block = OWN_SCRIPT.partition(head)[2].lstrip("\n").split("\n\n")[0]
+    return [line.strip() for line in block.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_script_of_ones_own_goes_from_a_clone_to_a_fetched_model_as_the_page_says(xdg, tmp_path):
+    (script,) = re.findall(r"```python\n(.*?)```", OWN_SCRIPT, re.S)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text(script)
+    again = own_lines("then the difference:")
+    assert len(again) == 3
+    lines = [
+        *own_lines("In that folder:"),
+        *again,
+        "dlctl wait @latest || true",
+        "dlctl note @latest",
+    ]
+    done = run_as_printed(lines, xdg, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (fetched,) = (folder / "results").iterdir()
+    assert torch.load(fetched / "model.pt", weights_only=True)["0.weight"].shape == (32, 8)
+    assert re.search(r"^train loss +0\.\d+ ", done.stdout, re.MULTILINE)
+    assert "On a plateau?" in done.stdout
+    assert "python train.py --lr 0.02" in done.stdout
+    assert done.stdout.rstrip().endswith("twice the rate")
