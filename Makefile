@@ -2,7 +2,7 @@
 # test-near: the tests of what you changed, and of what imports it.  test-long: proofs repeated too often for each commit.
 # TORCH_SOURCE says where torch comes from: `--find-links DIR` or `--index-url URL` (see README.md).
 # test-frameworks: trains with real TensorFlow, JAX, Keras, Lightning, Hugging Face and XGBoost, which it installs.
-.PHONY: help chaos demo test test-all test-near test-frameworks test-long check weigh bench docs day picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
+.PHONY: help chaos demo test test-all test-near test-frameworks test-long check weigh bench docs site day picture protocol cluster cluster-stop cluster-deps web-deps cloud-deps system-packages
 
 demo: .venv/.demo ; @.ci/demo
 help: ; @sed -n 's/^# //p' Makefile
@@ -18,6 +18,7 @@ bench: .venv/.test ; .venv/bin/python -m benchmarks
 docs: .venv/.test ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_job_directory.py && .venv/bin/python docs/make_manifest.py && .venv/bin/python docs/make_architecture.py
 protocol: .venv/.test ; .ci/make-protocol
 day: .venv/.test ; .venv/bin/python docs/make_day.py
+site: .venv/.test ; @.ci/make-frameworks .venv/frameworks site && .venv/frameworks/site/bin/python docs/make_site.py
 picture: .venv/.test ; .venv/bin/python docs/make_picture.py
 cluster: .venv/.test ; @.venv/bin/python tests/cluster/by_hand.py start
 cluster-stop: .venv/.test ; @.venv/bin/python tests/cluster/by_hand.py stop

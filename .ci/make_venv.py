@@ -211,7 +211,7 @@ def make_test(folder: Path) -> None:
 def make_all(folder: Path) -> None:
     """Add what `make test-all` needs; without network access its tests can run in part."""
     add_servers(folder, installer(folder.absolute() / "bin/python"), "servers-all")
-    frameworks = [".ci/make-frameworks", f"{folder}/frameworks", "xgb", "trackers"]
+    frameworks = [".ci/make-frameworks", f"{folder}/frameworks", "xgb", "trackers", "site"]
     worker = [".ci/make-worker-node", f"{folder}/worker-node"]
     for command in (frameworks, worker):
         with Step(shlex.join(command)):

@@ -1,8 +1,7 @@
 """Write what is made from the commands' help texts: python docs/make_commands.py.
 
 These are docs/commands.md, the manual page docs/man/dlctl.1, which the wheel installs,
-docs/json.md, docs/openapi.json, and the list of commands in README.md. A test compares each with
-what its function here returns.
+docs/json.md and docs/openapi.json. A test compares each with what its function here returns.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ PAGE = Path(__file__).with_name("commands.md")
 MANUAL = Path(__file__).with_name("man") / "dlctl.1"
 JSON_PAGE = Path(__file__).with_name("json.md")
 DESCRIPTION = Path(__file__).with_name("openapi.json")
-README = Path(__file__).parents[1] / "README.md"
-MARK = "<!-- written by `make docs` -->\n"
 HEAD = """\
 # Commands
 
@@ -108,7 +105,8 @@ def commands_page() -> str:
     """Return the page."""
     root = command_tree()
     sections = [_section(words, command) for words, command in leaves(root, ("dlctl",))]
-    return "\n".join([HEAD, _options(root), *sections, EXIT_CODES])
+    panels = ["\n".join(f"    {head:22}{text}" for head, text in rows) for rows in root.panels()]
+    return "\n".join([HEAD, "\n\n".join(panels), "", _options(root), *sections, EXIT_CODES])
 
 
 def _section(words: tuple[str, ...], command: Any) -> str:
@@ -227,19 +225,9 @@ def description() -> str:
     return json.dumps(describe(OPERATIONS), indent=1) + "\n"
 
 
-def readme() -> str:
-    """Return README.md, with the panels of `dlctl --help`."""
-    root = command_tree()
-    panels = ["\n".join(f"    {head:22}{text}" for head, text in rows) for rows in root.panels()]
-    head, mark, rest = README.read_text(encoding="utf-8").partition(MARK)
-    _, end, tail = rest.partition("<!-- end -->")
-    return "".join([head, mark, "\n\n".join(panels), "\n", end, tail])
-
-
 if __name__ == "__main__":
     PAGE.write_text(commands_page(), encoding="utf-8")
     MANUAL.parent.mkdir(exist_ok=True)
     MANUAL.write_text(manual_page(), encoding="utf-8")
     JSON_PAGE.write_text(json_page(), encoding="utf-8")
     DESCRIPTION.write_text(description(), encoding="utf-8")
-    README.write_text(readme(), encoding="utf-8")

@@ -180,7 +180,7 @@ def test_every_page_that_is_made_is_current(generator, maker):
     architecture, jobs = maker("make_architecture"), maker("make_job_directory")
     made = {
         DOCS / "commands.md": generator.commands_page(), DOCS / "json.md": generator.json_page(),
-        DOCS / "man/dlctl.1": generator.manual_page(), REPOSITORY / "README.md": generator.readme(),
+        DOCS / "man/dlctl.1": generator.manual_page(),
         DOCS / "manifest.md": maker("make_manifest").page(),
         architecture.PICTURE: architecture.picture(), **jobs.pages(),
     }  # fmt: skip

@@ -217,7 +217,7 @@ def check_model(program, fetched):
     assert accuracy > 0.8
 
 
-# docs/own-script.md: from a script to a fetched model ----------------------------------------------
+# docs/own-script.md: from a script to a fetched model -------------------------------------------
 
 OWN_SCRIPT = (REPOSITORY / "docs/own-script.md").read_text(encoding="utf-8")
 
