@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
+from dlctl.contract.metrics import LOSS
 from dlctl.errors import RecordError, TransportError
+from dlctl.series.readable import readable
 from dlctl.units import counted, format_bytes, unix_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from dlctl.contract import Amount
+    from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
     from dlctl.outputs.insight import Insight, TrainingFiles
     from dlctl.record import Record, RecordStore
+    from dlctl.series.run import Run
+    from dlctl.service.client import Client
     from dlctl.tell import Tell
 
 
@@ -34,6 +39,26 @@ def starts(record: Record, now: float) -> str:
     form = "%H:%M" if in_s < 20 * 3600 else "%Y-%m-%d %H:%M"
     at = time.strftime(form, time.localtime(record.starts_at))
     return f"starts at about {at}, in {format_span(in_s)}"
+
+
+def progress_in_words(record: Record) -> list[str]:
+    """Return `40 %`, `epoch 3/8` and `step 70`, as far as they are known.
+
+    While data is loaded or results are stored, return how far that is, alone.
+    """
+    if record.moved is not None and record.state.runs:
+        return [f"{100 * record.moved:.0f} %"]
+    of = f"/{record.epochs}" if record.epochs else ""
+    return [
+        *([] if record.done is None else [f"{100 * record.done:.0f} %"]),
+        *([] if record.epoch is None else [f"epoch {record.epoch}{of}"]),
+        *([] if record.step is None or record.step < 0 else [f"step {record.step:,}"]),
+    ]
+
+
+def loss_in_words(record: Record) -> list[str]:
+    """Return `loss 0.1462`; nothing if it is not known."""
+    return [] if record.loss is None else [f"loss {readable(LOSS, record.loss)}"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +123,40 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
             tell.warn(f"the metrics are as of {format_span(time.time() - reader.seen_at)} ago")
             meaning = replace(insight(reader.run, record, None, None), left=None)
     return Details(record, files, meaning, _next_command(record), _stored_as(record))
+
+
+def runs_of(mine: Client, records: Sequence[Record]) -> dict[str, Run]:
+    """Return what was measured of trainings, by id; of a silent site, what it told before."""
+    from dlctl.outputs.metrics.reader import MetricsReader
+
+    readers = {record.training_id: MetricsReader(record) for record in records}
+    # What is read after the end stays as it is.
+    due = [record for record in records if not (
+        record.state.final and readers[record.training_id].seen_at > record.seen_at)]  # fmt: skip
+
+    def read(session: Session, some: list[Record], _: RecordStore) -> list[None | DlctlError]:
+        for record in some:
+            reader = readers[record.training_id]
+            reader.refresh(session.transport)
+            reader.save()
+        return []
+
+    for failure in mine.at_sites(due, read)[1]:
+        mine.tell.warn(failure.message)
+    return {training_id: reader.run for training_id, reader in readers.items()}
+
+
+def with_measured(mine: Client, records: Sequence[Record]) -> list[Record]:
+    """Return the trainings, those whose programs report nothing as far as their metrics show."""
+    from dlctl.series.pace import progress
+
+    silent = [record for record in records if record.started_at and record.step is None
+              and record.loss is None and not record.is_gone and not record.is_search]  # fmt: skip
+    runs = runs_of(mine, silent)
+    return [
+        replace(record, **progress(runs[record.training_id], record)._asdict())
+        if record.training_id in runs else record for record in records
+    ]  # fmt: skip
 
 
 def _next_command(record: Record) -> str:

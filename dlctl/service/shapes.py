@@ -253,7 +253,7 @@ def _training() -> Any:
 
     types = get_type_hints(Record)
     return make_dataclass("Training", [
-        ("created_at", float | None), ("overrides", dict[str, Any] | None, None),
+        ("created_at", float | None), ("elapsed_s", float | None, None), ("overrides", dict[str, Any] | None, None),
         *((name, types[name] | None, None) for name in UNKNOWN_IF_0),
     ], bases=(Record,), frozen=True)  # fmt: skip
 

@@ -14,7 +14,7 @@ from dlctl.contract import STOPPING, Next, Plan, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
-from dlctl.service.describe import output_in_words, starts
+from dlctl.service.describe import loss_in_words, output_in_words, progress_in_words, starts
 from dlctl.service.submit import STARTED
 from dlctl.terminal.text import cut
 from dlctl.units import counted, format_duration, format_size, several, unix_seconds
@@ -72,7 +72,7 @@ def print_details(details: Details) -> None:
         "training": record.training_id, "name": record.name, "state": record.state_in_words,
         "reason": record.reason, **verdict_fields(details),
         "site": record.site, "attempt": record.attempt, "job": record.job_id,
-        "progress": "" if record.done is None else f"{100 * record.done:.0f} %",
+        "progress": ", ".join([*progress_in_words(record), *loss_in_words(record)]),
         "created": created_at
         and time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(created_at)),
         "folder": record.folder, "job directory": record.job_dir,
@@ -156,19 +156,16 @@ def _state(details: Details) -> str:
     state = f"{record.state_in_words} on {record.site}, attempt {record.attempt}{job}"
     if start := starts(record, time.time()):
         return f"{state}; {start}"
-    begun, until = record.started_at, record.ended_at or time.time()
-    return f"{state}, {format_span(max(0.0, until - begun))}" if begun else state
+    elapsed_s = record.elapsed_s(time.time())
+    return state if elapsed_s is None else f"{state}, ran {format_span(elapsed_s)}"
 
 
 def _progress(details: Details) -> str:
-    record, columns, parts = details.record, _columns(), []
+    record, columns, parts = details.record, _columns(), progress_in_words(details.record)
     if record.done is not None:
         wide = BAR if columns is None else min(BAR, columns // 4)
-        parts.append(f"{bar(record.done, wide)} {100 * record.done:.0f} %")
-    of = f"/{record.epochs}" if record.epochs else ""
-    parts += [] if record.epoch is None else [f"epoch {record.epoch}{of}"]
-    parts += [] if record.step is None else [f"step {record.step}"]
-    return "  ".join(parts)
+        parts = [bar(record.done, wide), *parts]
+    return "  ".join([*parts, *loss_in_words(record)])
 
 
 def _answers(details: Details) -> dict[str, str]:
