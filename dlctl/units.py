@@ -15,7 +15,7 @@ import contextlib
 import math
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dlctl.contract.ground.amounts import counted as counted
@@ -144,6 +144,27 @@ def _parts_s(stripped: str, text: str) -> Decimal:
         seen.append(unit)
         total_s += Decimal(number) * _SECONDS[unit]
     return total_s
+
+
+def parse_moment(text: str) -> tuple[float | None, float]:
+    """Return a time in Unix seconds, or None and how many seconds ago.
+
+    Raises:
+        UnitError: the text is neither an age, nor a time of day, nor a date.
+    """
+    now = datetime.now().astimezone()
+    if clock := re.fullmatch(r"(\d{1,2}):(\d\d)(?::(\d\d))?", text):
+        hour, minute, second = (int(part or 0) for part in clock.groups())
+        if hour < 24 and minute < 60 and second < 60:
+            then = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            return (then if then <= now else then - timedelta(days=1)).timestamp(), 0.0
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp(), 0.0
+    try:
+        return None, float(parse_duration(text))
+    except UnitError:
+        raise UnitError(f"{text}: an age such as 10m or 2h, or a time such as 14:30 or "
+                        "2026-01-31T14:30") from None  # fmt: skip
 
 
 def format_slurm_time(duration_s: int) -> str:

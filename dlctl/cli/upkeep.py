@@ -131,8 +131,10 @@ def prune(
 
 def _print_going(going: Prunable) -> None:
     name = going.inventory.site
-    rows = [[each.record.training_id, str(each.record.state), ago(time.time() - each.ended_at),
-             format_bytes(each.size_bytes)] for each in going.trainings]  # fmt: skip
+    now = time.time()
+    rows = [[each.record.training_id, str(each.record.state),
+             ago(each.record.site_time(now) - each.ended_at), format_bytes(each.size_bytes)]
+            for each in going.trainings]  # fmt: skip
     rows += [[unused, "unused", "", format_bytes(size)] for unused, size in going.unused.items()]
     rows += [[f"{each.endpoint}/{each.container}", "cached", ago(time.time() - each.used_at),
               format_bytes(each.size_bytes)] for each in going.cached]  # fmt: skip

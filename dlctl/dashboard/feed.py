@@ -17,7 +17,7 @@ from dlctl.search.page import page_of
 from dlctl.search.summary import importance_of
 from dlctl.series.answers import main_curve
 from dlctl.series.pace import JobLimit, loss_curve, progress, time_left
-from dlctl.series.utilisation import utilisation
+from dlctl.series.utilisation import use_of
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -56,7 +56,7 @@ def row(record: Record, run: Run | None, limit: JobLimit | None = None) -> Json:
         "spark_name": "" if shown is None else shown.key.shown,
         "spark_last": None if shown is None or not math.isfinite(shown.last) else shown.last,
         "left_s": None if left is None else [left.low_s, left.middle_s, left.high_s],
-        "gpu": None if run is None else utilisation(run).gpu_percent,
+        "gpu": None if run is None else use_of(run).gpu_percent,
         **{name: known[name] for name in _COPIED},
         **progress(run, record)._asdict(),
     }  # fmt: skip

@@ -85,7 +85,7 @@ class LiveFeed:
         if (error := self._live.errors.get(tracked.record.site)) is not None:
             how = "dlctl keeps trying" if _may_pass(error) else "load this page again to try again"
             trouble = f"{how}: {error.message.rstrip('.')}."
-        limit = job_limit(tracked.plan, tracked.record, time.time())
+        limit = job_limit(tracked.plan, tracked.record, tracked.record.site_time(time.time()))
         seen_at = tracked.metrics.seen_at
         known = {"trouble": trouble, "metrics_known": seen_at > 0, "metrics_at": seen_at}
         return row(tracked.record, run, limit) | known

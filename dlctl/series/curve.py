@@ -14,6 +14,8 @@ from dlctl.contract.measured.judged_series import Key, is_better_lower, key_of
 from dlctl.contract.metrics import NO_STEP, Source
 
 _FIRST = 16
+_MEAN_WIDTH = 64
+"""A mean is that of so many bins: those of a long curve are kept."""
 __all__ = ["Columns", "Curve", "Ends", "Key", "key_of", "merged"]
 
 
@@ -125,6 +127,11 @@ class Curve:
     def last(self) -> float:
         """Return the newest value; NaN without any."""
         return self.points.last[-1] if len(self.points) else math.nan
+
+    def mean(self) -> float:
+        """Return the mean of all points that are numbers; NaN without any."""
+        found = self.view(-math.inf, math.inf, _MEAN_WIDTH)
+        return _mean(found, 0, len(found)) if len(found) else math.nan
 
     def values(self) -> list[tuple[float, float]]:
         """Return (step, value) of each point, or of the last point of each bin, without NaN."""

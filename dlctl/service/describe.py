@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
     from dlctl.outputs.insight import Insight, TrainingFiles
+    from dlctl.outputs.metrics.reader import MetricsReader
     from dlctl.record import Record, RecordStore
     from dlctl.series.run import Run
     from dlctl.service.client import Client
@@ -127,23 +128,41 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
 
 def runs_of(mine: Client, records: Sequence[Record]) -> dict[str, Run]:
     """Return what was measured of trainings, by id; of a silent site, what it told before."""
-    from dlctl.outputs.metrics.reader import MetricsReader
-
-    readers = {record.training_id: MetricsReader(record) for record in records}
-    # What is read after the end stays as it is.
-    due = [record for record in records if not (
-        record.state.final and readers[record.training_id].seen_at > record.seen_at)]  # fmt: skip
+    known = {record.training_id: _reader_of(record) for record in records}
+    due = [record for record in records if not known[record.training_id][1]]
+    runs = {training_id: reader.run for training_id, (reader, _) in known.items()}
 
     def read(session: Session, some: list[Record], _: RecordStore) -> list[None | DlctlError]:
-        for record in some:
-            reader = readers[record.training_id]
-            reader.refresh(session.transport)
-            reader.save()
+        runs.update(read_runs(session, some))
         return []
 
     for failure in mine.at_sites(due, read)[1]:
         mine.tell.warn(failure.message)
-    return {training_id: reader.run for training_id, reader in readers.items()}
+    return runs
+
+
+def read_runs(session: Session, records: Sequence[Record]) -> dict[str, Run]:
+    """Return what was measured of trainings of one site, by id.
+
+    Raises:
+        TransportError
+    """
+    found = {}
+    for record in records:
+        reader, is_whole = _reader_of(record)
+        if not is_whole:
+            reader.refresh(session.transport)
+            reader.save()
+        found[record.training_id] = reader.run
+    return found
+
+
+def _reader_of(record: Record) -> tuple[MetricsReader, bool]:
+    """Return what this machine knows of the metrics, and whether it was read after the end."""
+    from dlctl.outputs.metrics.reader import MetricsReader
+
+    reader = MetricsReader(record)
+    return reader, record.state.final and reader.seen_at > record.seen_at
 
 
 def with_measured(mine: Client, records: Sequence[Record]) -> list[Record]:

@@ -14,6 +14,7 @@ from dlctl.contract import STOPPING, Next, Plan, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
+from dlctl.series.utilisation import Use
 from dlctl.service.describe import loss_in_words, output_in_words, progress_in_words, starts
 from dlctl.service.submit import STARTED
 from dlctl.terminal.text import cut
@@ -35,7 +36,8 @@ def print_story(details: Details) -> None:
     """Print as much as one screen holds."""
     record, files = details.record, details.files
     verdict, learners = verdict_fields(details), files.learners if files else []
-    speed = speed_line([s.metrics for s in learners], files.plan) if files else ""
+    use = details.insight.use if details.insight else Use()
+    speed = speed_line([s.metrics for s in learners], files.plan, use) if files else ""
     left = details.insight.left if details.insight else None
     by_state = Counter(str(status.state) for status in learners).most_common()
     story = {
@@ -65,7 +67,7 @@ def print_story(details: Details) -> None:
 
 def print_details(details: Details) -> None:
     """Print all that is known."""
-    record, files = details.record, details.files
+    record, files, now = details.record, details.files, details.record.site_time(time.time())
     plan, learners = (files.plan, files.learners) if files else (None, [])
     weights, created_at = plan and plan.weights, unix_seconds(record.created_at)
     output.fields({
@@ -90,11 +92,9 @@ def print_details(details: Details) -> None:
     for text in _warnings(details):
         output.warn(text)
     if files and learners:
-        busy = details.insight.utilisation if details.insight else []
-        sampled = any("of memory" in sentence for sentence in busy)
-        print_learners(files, memory=not sampled)
+        print_learners(files, details.insight.use if details.insight else Use(), now)
     if files and files.plan.parameter_server:
-        print_servers(files)
+        print_servers(files, now)
     if answers := _answers(details):
         output.line()
         output.fields(answers)
@@ -217,7 +217,7 @@ def verdict_fields(details: Details) -> dict[str, str]:
     return {
         "kind": verdict.kind if verdict else "",
         "evidence": _evidence(evidence) if evidence else "",
-        "next": _next(action, time.time()) if action else "",
+        "next": _next(action, details.record.site_time(time.time())) if action else "",
     }
 
 
