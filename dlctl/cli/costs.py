@@ -259,14 +259,15 @@ def _print_ledger(record: Record, found: Ledger) -> None:
                     f"{counted(found.attempts, 'attempt')}{ran}, "
                     f"{format_span(3600 * found.queued_h)} in the queue")  # fmt: skip
     rows = []
-    for use in USES:
-        share = found.node_hours_by_use[use] / found.node_hours if found.node_hours else 0.0
+    for use in USES if found.node_hours else ():
+        share = found.node_hours_by_use[use] / found.node_hours
         of_step = found.step_shares.get(STEP_PARTS.get(PARTS.get(use, ""), ""))
         rows.append([WORDS[use], _held(found.node_hours_by_use[use]),
                      _held(found.gpu_hours_by_use[use]), f"{100 * share:.1f} %",
                      "-" if of_step is None else percent(of_step)])  # fmt: skip
-    rows.append(["all", _held(found.node_hours), _held(found.gpu_hours), "100 %", "-"])
-    _print_rows(["use", "node time", "GPU time", "of the node time", "of a step's time"], rows)
+    if rows:
+        rows.append(["all", _held(found.node_hours), _held(found.gpu_hours), "100 %", "-"])
+        _print_rows(["use", "node time", "GPU time", "of the node time", "of a step's time"], rows)
     for sentence in found.utilisation:
         output.sentence(sentence)
     energy_kwh = found.gpu_energy_kwh

@@ -53,14 +53,15 @@ class LiveFeed:
     Args:
         ids: only these trainings; all if empty.
         site: only those of one site.
+        fits: whether a training is meant, also one that is new.
         open_site: opens the site of a name.
     """
 
     def __init__(
         self, store: RecordStore, open_site: Callable[[str], Session], ids: Sequence[str] = (),
-        site: str | None = None,
+        site: str | None = None, fits: Callable[[Record], bool] = lambda _: True,
     ) -> None:  # fmt: skip
-        self._store, self._only, self._site = store, frozenset(ids), site
+        self._store, self._only, self._site, self._fits = store, frozenset(ids), site, fits
         self._lock = threading.Lock()
         self._searches = Searches()
         self._tracked: dict[str, Training] = {}
@@ -214,7 +215,7 @@ class LiveFeed:
         return [
             record for record in self._store.all()
             if (not self._only or record.training_id in self._only)
-            and self._site in (None, record.site)
+            and self._site in (None, record.site) and self._fits(record)
         ]  # fmt: skip
 
     def _track(self, record: Record) -> Training:
