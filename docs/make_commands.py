@@ -57,10 +57,11 @@ JSON_HEAD = """\
 - **The same thing looks the same.** A training has the shape `training` wherever it is printed;
   `show`, and of a search `status`, add fields.
 - **Errors.** If nothing was done, standard output holds
-  `{"error": {"message": …, "hint": …, "exit_code": …}}`; the sentences go to standard error, too, as
-  without `--json`. The [exit code](commands.md#exit-codes) tells the kind. Of several trainings standard output lists
-  those that succeeded, and the exit code is that of the first failure. `validate` and the checks of
-  sites, stores and the doctor print what they found also if that is bad.
+  `{"error": {"message": …, "hint": …, "exit_code": …}}`; the sentences go to standard error, too,
+  as without `--json`. The [exit code](commands.md#exit-codes) tells the kind. Of several trainings
+  standard output lists those that succeeded, and the exit code is that of the first failure.
+  `validate` and the checks of sites, stores and the doctor print what they found also if that is
+  bad.
 - **Questions** are not asked in JSON: `delete`, `models delete` and `prune` need `--yes` or
   `--dry-run`.
 

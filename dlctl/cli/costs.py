@@ -138,10 +138,10 @@ def _print(shown: Rehearsal) -> None:
     if found.step_s:
         fields["speed"] = f"{found.samples_per_s:.4g} samples a second, {found.step_s:.3g} s a step"
     if whole is not None:
-        gpus = f", {whole.gpu_hours:.3g} GPU-hours" if whole.gpu_hours else ""
+        gpus = f", {_held(whole.gpu_hours)} of GPUs" if whole.gpu_hours else ""
         fields["training"] = (
             f"{found.total_steps} steps: {exact_span(3600 * whole.hours)} in "
-            f"{counted(whole.links, 'job')}, {whole.node_hours:.3g} node-hours{gpus}"
+            f"{counted(whole.links, 'job')}, {_held(whole.node_hours)} of nodes{gpus}"
         )
     if whole is not None and whole.asked_hours is not None:
         verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"

@@ -192,8 +192,8 @@ def _platform(sites: Sequence[str], as_json: bool) -> None:
         except TransportError as error:
             silent = error
     output.report(found, as_json, lambda _: output.table(
-        ["site", "trainings", "running", "nodes", "idle nodes", "node-hours", "lost", "exchanging",
-         "idle"],
+        ["site", "trainings", "running", "nodes", "idle nodes", "node time", "of it lost",
+         "of it exchanging", "of it idle"],
         [_platform_row(each) for each in found],
         empty="" if silent else "there are no trainings yet"))  # fmt: skip
     if silent is not None:
@@ -201,6 +201,7 @@ def _platform(sites: Sequence[str], as_json: bool) -> None:
 
 
 def _platform_row(each: Platform) -> list[str]:
+    from dlctl.series.readable import held_span
     from dlctl.units import several
 
     def share(hours: float) -> str:
@@ -208,7 +209,7 @@ def _platform_row(each: Platform) -> list[str]:
 
     idle = several([f"{node.host} ({node.training_id})" for node in each.idle]) or "none"
     return [each.site, str(each.trainings), str(each.running), str(each.nodes_held), idle,
-            f"{each.node_hours:.4g}", share(each.lost_node_hours),
+            held_span(3600 * each.node_hours), share(each.lost_node_hours),
             share(each.exchange_node_hours), share(each.idle_node_hours)]  # fmt: skip
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
-from dlctl.contract.metrics import LOSS
+from dlctl.contract.metrics import LOSS, EventKind
 from dlctl.errors import RecordError, TransportError
-from dlctl.series.readable import readable
 from dlctl.units import counted, format_bytes, unix_seconds
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ def progress_in_words(record: Record) -> list[str]:
 
 def loss_in_words(record: Record) -> list[str]:
     """Return `loss 0.1462`; nothing if it is not known."""
+    from dlctl.series.readable import readable
+
     return [] if record.loss is None else [f"loss {readable(LOSS, record.loss)}"]
 
 
@@ -162,7 +163,9 @@ def _reader_of(record: Record) -> tuple[MetricsReader, bool]:
     from dlctl.outputs.metrics.reader import MetricsReader
 
     reader = MetricsReader(record)
-    return reader, record.state.final and reader.seen_at > record.seen_at
+    told = (event.kind == EventKind.VERDICT.value and event.attempt == record.attempt
+            for event in reader.run.events)  # fmt: skip
+    return reader, record.state.final and any(told)
 
 
 def with_measured(mine: Client, records: Sequence[Record]) -> list[Record]:
@@ -172,10 +175,15 @@ def with_measured(mine: Client, records: Sequence[Record]) -> list[Record]:
     silent = [record for record in records if record.started_at and record.step is None
               and record.loss is None and not record.is_gone and not record.is_search]  # fmt: skip
     runs = runs_of(mine, silent)
-    return [
+    known = [
         replace(record, **progress(runs[record.training_id], record)._asdict())
         if record.training_id in runs else record for record in records
     ]  # fmt: skip
+    changed = [new for old, new in zip(records, known, strict=True)
+               if new != old and new.state.final]  # fmt: skip
+    if changed:
+        mine.store.update(*changed)
+    return known
 
 
 def _next_command(record: Record) -> str:

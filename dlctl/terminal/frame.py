@@ -205,8 +205,9 @@ def _legend(
 ) -> list[Line]:
     line = Line().add(name, BOLD)
     for curve, colour, _ in chosen:
-        label = curve.key.shown if len(shown) == 1 else ""
-        label = label.removesuffix(name).strip() or ("" if len(chosen) == 1 else "train")
+        label = curve.key.shown.removesuffix(name).strip() or ("" if len(chosen) == 1 else "train")
+        if len(shown) > 1:  # the heads say whose colour it is
+            label = ""
         line.add("  ● ", colour).add(f"{label} " if label else "")
         line.add(readable(name, curve.last))
         best = curve.best() if len(shown) == 1 else None

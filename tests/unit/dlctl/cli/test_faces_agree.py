@@ -273,7 +273,7 @@ def test_faces_agree_on_a_spike_in_a_million_points(faces, trainings, tmp_path):
 
 
 def test_a_figure_is_the_same_number_in_every_face(faces, trainings):
-    """One exchange was 52 % in `watch`, 24 % in `show` and 21.2 % in `report`, without its whole."""
+    """One exchange was 52 % in `watch`, 24 % in `show` and 21.2 % in `report`."""
     values = {"step_s": 1.0, "loss": 0.25}
     faces.write(1, range(1, 301), lambda n: values | {"exchange_s": 0.6 if n <= 200 else 0.3})
     node = MetricsFile(faces.folder / contract.metrics_file(1, 0, Source.NODE))

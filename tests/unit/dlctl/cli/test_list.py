@@ -170,7 +170,7 @@ def test_a_silent_site_does_not_hide_the_figures_of_others(store, asked, run, mo
     for name in ("dead", "lives"):
         store.add(make_record(training_id=f"{name}-1", site=name, state=State.COMPLETED))
     done = run("metrics", "--platform")
-    assert "lives  1          0        0      none        1.25" in done.stdout
+    assert "lives  1          0        0      none        75 min " in done.stdout
     assert isinstance(done.exception, ConnectError)
 
 
