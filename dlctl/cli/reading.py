@@ -92,13 +92,14 @@ def list_(
         return
     records = [record for record in reversed(mine.store.all()) if is_meant(record)]
     still_open = [r for r in records if not r.state.final or r.notice_tries]
+    answered = set[str]()
     if still_open and not offline:
-        renewed, _ = mine.refreshed(still_open, at_once=True)
+        renewed, problems = mine.refreshed(still_open, at_once=True)
         known = {each.training_id: each for each in renewed}
         records = [known.get(r.training_id, r) for r in records]
+        answered = {each.site for each in renewed} - {*problems}
+    records = with_measured(mine, records, answered)
     records = [r for r in records if wanted.fits(r)]
-    if not offline:
-        records = with_measured(mine, records)
     if shape.metrics(records):
         shape = replace(shape, runs=runs_of(mine, records))
     records = shape.ordered(records, time.time())

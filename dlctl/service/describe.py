@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from dlctl.contract import Amount
-    from dlctl.errors import DlctlError
     from dlctl.lifecycle import Session
     from dlctl.outputs.insight import Insight, TrainingFiles
     from dlctl.outputs.metrics.reader import MetricsReader
@@ -127,18 +126,26 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
     return Details(record, files, meaning, _next_command(record), _stored_as(record))
 
 
-def runs_of(mine: Client, records: Sequence[Record]) -> dict[str, Run]:
-    """Return what was measured of trainings, by id; of a silent site, what it told before."""
+def runs_of(
+    mine: Client, records: Sequence[Record], sites: Collection[str] | None = None
+) -> dict[str, Run]:
+    """Return what was measured of trainings, by id; of a silent site, what it told before.
+
+    Args:
+        sites: Those that are asked, all at once; None: all.
+    """
     known = {record.training_id: _reader_of(record) for record in records}
-    due = [record for record in records if not known[record.training_id][1]]
     runs = {training_id: reader.run for training_id, (reader, _) in known.items()}
-
-    def read(session: Session, some: list[Record], _: RecordStore) -> list[None | DlctlError]:
-        runs.update(read_runs(session, some))
-        return []
-
-    for failure in mine.at_sites(due, read)[1]:
-        mine.tell.warn(failure.message)
+    due: dict[str, list[Record]] = {}
+    for record in records:
+        is_whole = known[record.training_id][1]
+        if not is_whole and (sites is None or record.site in sites):
+            due.setdefault(record.site, []).append(record)
+    for site, answer in mine.sites_at_once(due, lambda s: read_runs(s, due[s.site.name])):
+        if isinstance(answer, dict):
+            runs |= answer
+        else:
+            mine.tell.warn(f"{site}: {answer.message}; its metrics are those of an earlier look")
     return runs
 
 
@@ -163,24 +170,36 @@ def _reader_of(record: Record) -> tuple[MetricsReader, bool]:
     from dlctl.outputs.metrics.reader import MetricsReader
 
     reader = MetricsReader(record)
-    told = (event.kind == EventKind.VERDICT.value and event.attempt == record.attempt
-            for event in reader.run.events)  # fmt: skip
-    return reader, record.state.final and any(told)
+    return reader, _is_whole(record, reader.run)
 
 
-def with_measured(mine: Client, records: Sequence[Record]) -> list[Record]:
-    """Return the trainings, those whose programs report nothing as far as their metrics show."""
+def _is_whole(record: Record, run: Run) -> bool:
+    """Return whether nothing more will be measured: the supervisor has written its verdict."""
+    return record.state.final and any(
+        event.kind == EventKind.VERDICT.value and event.attempt == record.attempt
+        for event in run.events
+    )
+
+
+def with_measured(
+    mine: Client, records: Sequence[Record], sites: Collection[str]
+) -> list[Record]:  # fmt: skip
+    """Return the trainings, those whose programs report nothing as far as their metrics show.
+
+    Args:
+        sites: Those that have just answered, which are asked again.
+    """
     from dlctl.series.pace import progress
 
     silent = [record for record in records if record.started_at and record.step is None
               and record.loss is None and not record.is_gone and not record.is_search]  # fmt: skip
-    runs = runs_of(mine, silent)
+    runs = runs_of(mine, silent, sites)
     known = [
         replace(record, **progress(runs[record.training_id], record)._asdict())
         if record.training_id in runs else record for record in records
     ]  # fmt: skip
     changed = [new for old, new in zip(records, known, strict=True)
-               if new != old and new.state.final]  # fmt: skip
+               if new != old and _is_whole(new, runs[new.training_id])]  # fmt: skip
     if changed:
         mine.store.update(*changed)
     return known
