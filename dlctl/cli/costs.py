@@ -203,13 +203,19 @@ def report(
 _SUMS = ("queued", "node time", "GPU time", "CPU time", "useful", "GPU energy", "cost")
 
 
+_SUMS_WIDTH = 62
+"""The columns of the state and of the sums, of trainings without GPUs."""
+
+
 def _print_books(found: list[tuple[Record, Ledger]]) -> None:
     if len(found) == 1:
         return _print_ledger(*found[0])
     from dlctl.outputs.ledger import summed
+    from dlctl.terminal.text import shortened
 
-    rows = [[record.training_id, str(record.state), *_sum_row(summed("", [book]))]
-            for record, book in found]  # fmt: skip
+    room = output.columns(1000) - _SUMS_WIDTH
+    rows = [[shortened(record.training_id, max(20, room)), str(record.state),
+             *_sum_row(summed("", [book]))] for record, book in found]  # fmt: skip
     total = [counted(len(found), "training"), "", *_sum_row(summed("", [b for _, b in found]))]
     return _print_rows(["training", "state", *_SUMS], [*rows, total] if rows else [])
 
@@ -226,6 +232,7 @@ def _print_rows(columns: list[str], rows: list[list[str]]) -> None:
     """Print a table without the columns that hold nothing."""
     kept = [i for i in range(len(columns)) if not rows or any(row[i] != "-" for row in rows)]
     output.table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], NOTHING)
+    output.note("useful: the share of the node time" if rows and "useful" in columns else "")
 
 
 def _sum_row(found: Sum) -> list[str]:

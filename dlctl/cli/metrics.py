@@ -192,10 +192,12 @@ def _platform(sites: Sequence[str], as_json: bool) -> None:
         except TransportError as error:
             silent = error
     output.report(found, as_json, lambda _: output.table(
-        ["site", "trainings", "running", "nodes", "idle nodes", "node time", "of it lost",
-         "of it exchanging", "of it idle"],
+        ["site", "trainings", "running", "nodes", "idle nodes", "node time", "lost", "exchanging",
+         "idle"],
         [_platform_row(each) for each in found],
         empty="" if silent else "there are no trainings yet"))  # fmt: skip
+    if found and not as_json:
+        output.note("lost, exchanging and idle are shares of the node time")
     if silent is not None:
         raise silent
 

@@ -406,6 +406,17 @@ def _bar(console: Console, first: str, *if_wide: str) -> Progress:
                          console=console, transient=True)  # fmt: skip
 
 
+def columns(in_pipe: int) -> int:
+    """Return how wide the terminal is.
+
+    Args:
+        in_pipe: What a pipe gets.
+    """
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else in_pipe
+
+
 def has_whole_screen() -> bool:
     """Return whether a person sits at a terminal that dlctl can draw on as a whole."""
     from importlib.util import find_spec
