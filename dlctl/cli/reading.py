@@ -240,9 +240,12 @@ def _on_terminal(live: Live, shown: Fits, shape: Columns) -> None:
     from dlctl.terminal.watch import colours, draw_until_left
     from dlctl.terminal.words import Still
 
+    def newest() -> list[Record]:
+        return shape.ordered(_shown(live, shown), time.time())
+
     def make() -> list[Record]:
         live.start()  # a site may be new
-        return shape.ordered(_shown(live, shown), time.time())
+        return newest()
 
     def draw(records: list[Record], view: object, columns: int, rows: int) -> list[Line]:  # noqa: ARG001
         trouble = {site: error.message for site, error in dict(live.errors).items()}
@@ -254,7 +257,7 @@ def _on_terminal(live: Live, shown: Fits, shape: Columns) -> None:
         columns = shutil.get_terminal_size().columns
         output.raw("".join(
             f"{line.render(colours())}\n"
-            for line in table(_shown(live, shown), columns, time.time(), shape=shape)
+            for line in table(newest(), columns, time.time(), shape=shape)
         ))  # fmt: skip
 
 

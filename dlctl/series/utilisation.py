@@ -13,6 +13,7 @@ from dlctl.contract.measured.utilisation import (
     GPU_PERCENT,
     GPU_POWER_W,
     MEMORY_RSS_BYTES,
+    gpu_name,
     maximum,
 )
 from dlctl.contract.metrics import (
@@ -30,6 +31,8 @@ from dlctl.series.run import Run
 from dlctl.units import counted
 
 _GPU = re.compile(r"gpu\d+_(\w+)")
+_OWN = {MEMORY_BYTES, STEP_S, *STEP_PARTS}
+"""Metrics that learners tell themselves."""
 _IDLE_PERCENT = 70.0
 _MUCH_SHARE = 0.2
 _GIB = 2**30
@@ -53,19 +56,21 @@ class Use:
 
 def use_of(run: Run) -> Use:
     """Return what a training has used so far."""
-    node = [c for k, c in run.curves.items() if k.source == Source.NODE.value and len(c)]
-    gpus: dict[str, list[Curve]] = {}
-    for curve in node:
-        if match := _GPU.fullmatch(curve.key.name):
-            gpus.setdefault(match[1], []).append(curve)
-    cpu = _mean(c for c in node if c.key.name == CPU_PERCENT)
-    peaks = [c for c in node if c.key.name == maximum(MEMORY_RSS_BYTES)] + run.named(MEMORY_BYTES)
+    node, own = dict[str, list[Curve]](), dict[str, list[Curve]]()
+    for key, curve in run.curves.items():  # once: there may be a million names
+        if key.source == Source.NODE.value:
+            gpu = _GPU.fullmatch(key.name)
+            node.setdefault(gpu_name(0, gpu[1]) if gpu else key.name, []).append(curve)
+        elif key.name in _OWN:
+            own.setdefault(key.name, []).append(curve)
+    cpu = _mean(node.get(CPU_PERCENT))
+    peaks = [*node.get(maximum(MEMORY_RSS_BYTES), ()), *own.get(MEMORY_BYTES, ())]
     memory = [ends.highest[1] for c in peaks if (ends := c.ends()) is not None]
-    step_s = _mean(run.named(STEP_S))
-    parts = {word: _mean(run.named(name)) for name, word in STEP_PARTS.items()}
+    step_s = _mean(own.get(STEP_S))
+    parts = {word: _mean(own.get(name)) for name, word in STEP_PARTS.items()}
     return Use(
         None if cpu is None else cpu / 100, max(memory, default=None),
-        _mean(gpus.get(GPU_PERCENT, ())), _mean(gpus.get(GPU_POWER_W, ())),
+        _mean(node.get(gpu_name(0, GPU_PERCENT))), _mean(node.get(gpu_name(0, GPU_POWER_W))),
         {word: part_s / step_s for word, part_s in parts.items() if part_s is not None and step_s},
     )  # fmt: skip
 
@@ -125,6 +130,6 @@ def _memory(used: float, wanted: int | None) -> str:
     return f"{text}: `memory` can be smaller." if spare else f"{text}."
 
 
-def _mean(curves: Iterable[Curve]) -> float | None:
-    means = [mean for curve in curves if not math.isnan(mean := curve.mean())]
+def _mean(curves: Iterable[Curve] | None) -> float | None:
+    means = [mean for curve in curves or () if not math.isnan(mean := curve.mean())]
     return fmean(means) if means else None

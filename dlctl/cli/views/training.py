@@ -139,7 +139,7 @@ def _fitted(fields: dict[str, str], most_lines: int) -> dict[str, str]:
     columns = _columns()
     if columns is None:
         return fields
-    room = max(20, columns - max(map(len, fields)) - 2)
+    room = max(12, columns - max(map(len, fields)) - 2)
     spare = max(0, most_lines - len(fields))
     found = {}
     for name, text in fields.items():
