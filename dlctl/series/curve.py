@@ -14,8 +14,6 @@ from dlctl.contract.measured.judged_series import Key, is_better_lower, key_of
 from dlctl.contract.metrics import NO_STEP, Source
 
 _FIRST = 16
-_MEAN_WIDTH = 64
-"""A mean is that of so many bins: those of a long curve are kept."""
 __all__ = ["Columns", "Curve", "Ends", "Key", "key_of", "merged"]
 
 
@@ -130,8 +128,22 @@ class Curve:
 
     def mean(self) -> float:
         """Return the mean of all points that are numbers; NaN without any."""
-        found = self.view(-math.inf, math.inf, _MEAN_WIDTH)
+        found = self._whole()
         return _mean(found, 0, len(found)) if len(found) else math.nan
+
+    def highest(self) -> float:
+        """Return the largest value; NaN without any."""
+        found = self._whole()
+        return found.high[_extreme(max, found.high, 0, len(found))] if len(found) else math.nan
+
+    def _whole(self) -> Columns:
+        """Return all points in the fewest bins that are kept."""
+        self._build()
+        levels, found = [self.points, *self._levels], Columns()
+        for k in reversed(range(len(levels))):
+            covered = len(levels[k + 1]) * _size(k) if k + 1 < len(levels) else 0
+            found.extend(levels[k].part(covered))
+        return found
 
     def values(self) -> list[tuple[float, float]]:
         """Return (step, value) of each point, or of the last point of each bin, without NaN."""

@@ -65,7 +65,7 @@ def use_of(run: Run) -> Use:
             own.setdefault(key.name, []).append(curve)
     cpu = _mean(node.get(CPU_PERCENT))
     peaks = [*node.get(maximum(MEMORY_RSS_BYTES), ()), *own.get(MEMORY_BYTES, ())]
-    memory = [ends.highest[1] for c in peaks if (ends := c.ends()) is not None]
+    memory = [most for curve in peaks if not math.isnan(most := curve.highest())]
     step_s = _mean(own.get(STEP_S))
     parts = {word: _mean(own.get(name)) for name, word in STEP_PARTS.items()}
     return Use(
