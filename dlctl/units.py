@@ -12,9 +12,10 @@ So is `MM:SS`, which reads as hours and minutes to half of its readers.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dlctl.contract.ground.amounts import counted as counted
@@ -145,6 +146,27 @@ def _parts_s(stripped: str, text: str) -> Decimal:
     return total_s
 
 
+def parse_moment(text: str) -> tuple[float | None, float]:
+    """Return a time in Unix seconds, or None and how many seconds ago.
+
+    Raises:
+        UnitError: the text is neither an age, nor a time of day, nor a date.
+    """
+    now = datetime.now().astimezone()
+    if clock := re.fullmatch(r"(\d{1,2}):(\d\d)(?::(\d\d))?", text):
+        hour, minute, second = (int(part or 0) for part in clock.groups())
+        if hour < 24 and minute < 60 and second < 60:
+            then = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            return (then if then <= now else then - timedelta(days=1)).timestamp(), 0.0
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp(), 0.0
+    try:
+        return None, float(parse_duration(text))
+    except UnitError:
+        raise UnitError(f"{text}: an age such as 10m or 2h, or a time such as 14:30 or "
+                        "2026-01-31T14:30") from None  # fmt: skip
+
+
 def format_slurm_time(duration_s: int) -> str:
     """Return a duration as sbatch's `--time` takes it: `D-HH:MM:SS`, or `HH:MM:SS` below a day."""
     days, rest = divmod(duration_s, 86400)
@@ -162,6 +184,15 @@ def several(names: Sequence[str]) -> str:
     """Return `a, b, c, d, e and 7 more`."""
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     return ", ".join(names[:_SEVERAL]) + more
+
+
+def natural(text: str) -> list[tuple[int, float, str]]:
+    """Return what to sort a name by, so that `w2` comes before `w10`, and `0.5` before `1e1`."""
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return [(0, number, "")]
+    parts = re.split(r"(\d+)", text)
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part.casefold()) for part in parts]
 
 
 def unix_seconds(iso_time: str) -> float | None:

@@ -53,11 +53,12 @@ JSON_HEAD = """\
   `validate` and `schema manifest` know the manifest's own units, such as `4h`.
 - **The same thing looks the same.** A training has the shape `training` wherever it is printed;
   `show`, and of a search `status`, add fields.
-- **Errors** are not JSON. Standard output holds JSON, or nothing if nothing was done. The
-  sentence that says what failed and the hint go to standard error, as without `--json`, and the
-  [exit code](commands.md#exit-codes) tells the kind. Of several trainings standard output lists
-  those that succeeded, and the exit code is that of the first failure. `validate` and the checks of
-  sites, stores and the doctor print what they found also if that is bad.
+- **Errors.** If nothing was done, standard output holds
+  `{"error": {"message": …, "hint": …, "exit_code": …}}`; the sentences go to standard error, too,
+  as without `--json`. The [exit code](commands.md#exit-codes) tells the kind. Of several trainings
+  standard output lists those that succeeded, and the exit code is that of the first failure.
+  `validate` and the checks of sites, stores and the doctor print what they found also if that is
+  bad.
 - **Questions** are not asked in JSON: `delete`, `models delete` and `prune` need `--yes` or
   `--dry-run`.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.outputs.metrics.reader import MetricsReader
 from dlctl.series.answers import main_curve
+from dlctl.service.describe import loss_in_words, progress_in_words
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -48,8 +49,7 @@ def html_of(record: Record, line: Line, note: str = "") -> str:
     rows = {
         "training": record.training_id, "state": record.state_in_words, "reason": record.reason,
         "site": record.site, "job": record.job_id,
-        "step": "" if record.step is None else f"{record.step:,}",
-        "loss": "" if record.loss is None else f"{record.loss:.4g}", "note": note,
+        "progress": ", ".join([*progress_in_words(record), *loss_in_words(record)]), "note": note,
     }  # fmt: skip
     cells = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial, wraps
@@ -201,6 +202,21 @@ def seconds(text: str, option: str) -> int:
         return parse_duration(text)
     except ValueError as error:
         raise Misused(str(error), option=option) from None
+
+
+def moment(text: str, option: str) -> float:
+    """Return the time that an option names, in Unix seconds.
+
+    Raises:
+        Misused: it is none.
+    """
+    from dlctl.units import parse_moment
+
+    try:
+        at, ago_s = parse_moment(text)
+    except ValueError as error:
+        raise Misused(str(error), option=option) from None
+    return time.time() - ago_s if at is None else at
 
 
 @contextmanager

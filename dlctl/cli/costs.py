@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import shlex
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import IDS, JSON, SITE, client, opened, overriding, seconds, whole
+from dlctl.cli.common import (
+    IDS,
+    JSON,
+    NOTHING,
+    SITE,
+    client,
+    filtered,
+    moment,
+    opened,
+    overriding,
+    seconds,
+    whole,
+)
 from dlctl.cli.manifests import MANIFEST
-from dlctl.units import counted, format_bytes
+from dlctl.units import counted, format_bytes, format_span
 
 if TYPE_CHECKING:
     from dlctl.contract import Rehearsed
     from dlctl.manifest.overrides import Overrides
-    from dlctl.outputs.ledger import Ledger
+    from dlctl.outputs.ledger import Ledger, Sum
+    from dlctl.record import Record
+    from dlctl.service.client import Filter
     from dlctl.service.costs import Rehearsal
     from dlctl.service.suggest import Suggestions
 
@@ -122,10 +138,10 @@ def _print(shown: Rehearsal) -> None:
     if found.step_s:
         fields["speed"] = f"{found.samples_per_s:.4g} samples a second, {found.step_s:.3g} s a step"
     if whole is not None:
-        gpus = f", {whole.gpu_hours:.3g} GPU-hours" if whole.gpu_hours else ""
+        gpus = f", {_held(whole.gpu_hours)} of GPUs" if whole.gpu_hours else ""
         fields["training"] = (
             f"{found.total_steps} steps: {exact_span(3600 * whole.hours)} in "
-            f"{counted(whole.links, 'job')}, {whole.node_hours:.3g} node-hours{gpus}"
+            f"{counted(whole.links, 'job')}, {_held(whole.node_hours)} of nodes{gpus}"
         )
     if whole is not None and whole.asked_hours is not None:
         verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"
@@ -152,46 +168,117 @@ def _differing(found: Rehearsed) -> str:
     return ", ".join(shown)
 
 
-def report(training_ids: list[str] = IDS, as_json: bool = JSON) -> None:
+@filtered
+def report(
+    training_ids: list[str] = IDS, *, wanted: Filter,
+    since: str | None = typer.Option(
+        None, "--since", metavar="AGE|TIME", help="All trainings submitted since then: 7d, or "
+        "2026-01-31."
+    ),
+    by: str | None = typer.Option(
+        None, "--by", metavar="WORD", help="Only the sums: by tag, state, site or name."
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
     """Show where the hours of trainings went.
 
-    It tells what they cost, and what would have saved most.
+    It tells what they cost, and what would have saved most. Of several trainings it prints a row
+    each, and the sums.
 
-    Example: dlctl report digits-3k9f
+    Example: dlctl report --tag rates --since 30d
     """
-    from dlctl.service.costs import report as ledgers
+    from dlctl.service import costs
+    from dlctl.service.client import chosen
 
     mine = client()
-    many = ledgers(mine, mine.store.find_all(training_ids or []))
-    output.report(whole(many), as_json, lambda _: [*map(_print_ledger, many)])
+    wanted = replace(wanted, since_at=None if since is None else moment(since, "--since"))
+    found = costs.report(mine, chosen(mine.store, training_ids, wanted))
+    if by is not None:
+        groups = costs.sums(found, by)
+        return output.report(groups, as_json, lambda _: _print_sums(by, groups, found))
+    books = [book for _, book in found]
+    return output.report(whole(books), as_json, lambda _: _print_books(found))
 
 
-def _print_ledger(found: Ledger) -> None:
-    from dlctl.outputs.ledger import USES, WORDS
+_SUMS = ("queued", "node time", "GPU time", "CPU time", "useful", "GPU energy", "cost")
 
-    attempts = counted(found.attempts, "attempt")
-    output.sentence(f"{found.training_id}: {attempts}, {found.queued_h:.3g} h in the queue")
+
+_SUMS_WIDTH = 62
+"""The columns of the state and of the sums, of trainings without GPUs."""
+
+
+def _print_books(found: list[tuple[Record, Ledger]]) -> None:
+    if len(found) == 1:
+        return _print_ledger(*found[0])
+    from dlctl.outputs.ledger import summed
+    from dlctl.terminal.text import shortened
+
+    room = output.columns(1000) - _SUMS_WIDTH
+    rows = [[shortened(record.training_id, max(20, room)), str(record.state),
+             *_sum_row(summed("", [book]))] for record, book in found]  # fmt: skip
+    total = [counted(len(found), "training"), "", *_sum_row(summed("", [b for _, b in found]))]
+    return _print_rows(["training", "state", *_SUMS], [*rows, total] if rows else [])
+
+
+def _print_sums(by: str, groups: list[Sum], found: list[tuple[Record, Ledger]]) -> None:
+    from dlctl.outputs.ledger import summed
+
+    total = summed("all", [book for _, book in found])
+    rows = [[each.key, str(each.trainings), *_sum_row(each)] for each in [*groups, total]]
+    _print_rows([by, "trainings", *_SUMS], rows if found else [])
+
+
+def _print_rows(columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table without the columns that hold nothing."""
+    kept = [i for i in range(len(columns)) if not rows or any(row[i] != "-" for row in rows)]
+    output.table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], NOTHING)
+    output.note("useful: the share of the node time" if rows and "useful" in columns else "")
+
+
+def _sum_row(found: Sum) -> list[str]:
+    energy_kwh = found.gpu_energy_kwh
+    return [
+        _held(found.queued_h), _held(found.node_hours), _held(found.gpu_hours),
+        _held(found.cpu_hours),
+        "-" if found.useful_share is None else f"{100 * found.useful_share:.0f} %",
+        "-" if energy_kwh is None else f"{energy_kwh:.3g} kWh", _cost(found) or "-",
+    ]  # fmt: skip
+
+
+def _held(hours: float) -> str:
+    from dlctl.series.readable import held_span
+
+    return held_span(3600 * hours) if hours else "-"
+
+
+def _cost(found: Sum | Ledger) -> str:
+    return "" if found.cost is None else f"{found.cost:.2f} {found.currency}".rstrip()
+
+
+def _print_ledger(record: Record, found: Ledger) -> None:
+    from dlctl.contract.metrics import STEP_PARTS
+    from dlctl.outputs.ledger import PARTS, USES, WORDS
+    from dlctl.series.utilisation import percent
+
+    elapsed_s = record.elapsed_s(time.time())
+    ran = "" if elapsed_s is None else f", ran {format_span(elapsed_s)}"
+    output.sentence(f"{found.training_id}: {record.state_in_words}, "
+                    f"{counted(found.attempts, 'attempt')}{ran}, "
+                    f"{format_span(3600 * found.queued_h)} in the queue")  # fmt: skip
     rows = []
-    for use in USES:
-        share = found.node_hours_by_use[use] / found.node_hours if found.node_hours else 0.0
-        rows.append([WORDS[use], f"{found.node_hours_by_use[use]:.4g}",
-                     f"{found.gpu_hours_by_use[use]:.4g}", f"{100 * share:.1f} %"])  # fmt: skip
-    rows.append(["all", f"{found.node_hours:.4g}", f"{found.gpu_hours:.4g}", ""])
-    output.table(["use", "node-hours", "GPU-hours", "share"], rows)
+    for use in USES if found.node_hours else ():
+        share = found.node_hours_by_use[use] / found.node_hours
+        of_step = found.step_shares.get(STEP_PARTS.get(PARTS.get(use, ""), ""))
+        rows.append([WORDS[use], _held(found.node_hours_by_use[use]),
+                     _held(found.gpu_hours_by_use[use]), f"{100 * share:.1f} %",
+                     "-" if of_step is None else percent(of_step)])  # fmt: skip
+    if rows:
+        rows.append(["all", _held(found.node_hours), _held(found.gpu_hours), "100 %", "-"])
+        _print_rows(["use", "node time", "GPU time", "of the node time", "of a step's time"], rows)
+    for sentence in found.utilisation:
+        output.sentence(sentence)
+    energy_kwh = found.gpu_energy_kwh
     output.fields({
-        "memory": _beside(_size(found.memory_asked_bytes), _size(found.memory_used_bytes)),
-        "CPUs": _beside(str(found.cpus_asked),
-                        "" if found.cpus_used is None else f"{found.cpus_used:.2g}"),
-        "cost": "" if found.cost is None else f"{found.cost:.2f} {found.currency}".rstrip(),
-        "advice": found.advice,
+        "GPU energy": "" if energy_kwh is None else f"{energy_kwh:.3g} kWh",
+        "cost": _cost(found), "advice": found.advice,
     })  # fmt: skip
-
-
-def _beside(wanted: str, used: str) -> str:
-    return f"{wanted or 'the default'} asked for, {used or 'unknown'} used"
-
-
-def _size(size_bytes: int | None) -> str:
-    from dlctl.series.readable import memory_size
-
-    return "" if size_bytes is None else memory_size(size_bytes)

@@ -197,8 +197,9 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
         found = list_checkpoints(session.transport, record.job_dir)
         if not found:
             record = refresh(session, [record], store)[0]
+    now = record.site_time(time.time())
     cells = [
-        [dash(c.size_bytes, format_bytes), ago(time.time() - c.written_at) if c.written_at else "-",
+        [dash(c.size_bytes, format_bytes), ago(now - c.written_at) if c.written_at else "-",
          _WHOLE[c.complete]] for c in found
     ]  # fmt: skip
     columns = ["size", "written", "complete"]

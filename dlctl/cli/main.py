@@ -162,7 +162,8 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse; say in dlctl's words what pydantic, by which typer reads a value, refuses."""
         try:
-            return super().parse_args(ctx, args)
+            with output.failing_in_json("--json" in args):
+                return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             if faults := getattr(error.__cause__, "errors", None):
                 from dlctl.manifest.errors import shown
@@ -175,7 +176,8 @@ class _Command(TyperCommand):
     def invoke(self, ctx: Any) -> object:
         """Run the command; show what makes no sense as a wrong option, with its usage."""
         try:
-            return super().invoke(ctx)
+            with output.failing_in_json(ctx.params.get("as_json", False)):
+                return super().invoke(ctx)
         except Misused as error:
             raise typer.BadParameter(error.message, ctx, param_hint=error.option) from None
 

@@ -13,10 +13,12 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import (
     IDS,
+    NOTHING,
     client,
     complete_ids,
     complete_sites,
     default_site,
+    filtered,
     opened,
     write_text,
     writing,
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from dlctl.outputs.metrics.platform import Platform
     from dlctl.record import Record
     from dlctl.series.merged import Entry
-    from dlctl.service.client import Client
+    from dlctl.service.client import Client, Filter
 
 
 def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -48,11 +50,13 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in found if name.startswith(incomplete))
 
 
+@filtered
 def metrics(
     training_ids: list[str] = typer.Argument(
         None, metavar="ID", autocompletion=complete_ids, show_default=False,
         help="Training ids; the latest training of this folder by default. With --platform: sites.",
     ),
+    *, wanted: Filter,
     as_json: bool = typer.Option(False, "--json", help="Print each record as a JSON object."),
     as_csv: bool = typer.Option(False, "--csv", help="Print each value as a row of CSV."),
     export: list[str] = typer.Option(
@@ -86,10 +90,13 @@ def metrics(
         raise typer.BadParameter(f"--follow needs --json or --csv; `{watch}` shows curves")
     if of_platform:
         return _platform(training_ids or [], as_json)
+    from dlctl.service.client import chosen
     from dlctl.service.fetching import measured
 
     mine = client()
-    records = mine.store.find_all(training_ids or [])
+    records = chosen(mine.store, training_ids, wanted)
+    if not records:
+        return output.note(NOTHING)
     if stay:
         return _follow(records, since, names, as_csv)
     found = {record.training_id: list(measured(mine, record, since, names)) for record in records}
@@ -181,15 +188,18 @@ def _platform(sites: Sequence[str], as_json: bool) -> None:
         except TransportError as error:
             silent = error
     output.report(found, as_json, lambda _: output.table(
-        ["site", "trainings", "running", "nodes", "idle nodes", "node-hours", "lost", "exchanging",
+        ["site", "trainings", "running", "nodes", "idle nodes", "node time", "lost", "exchanging",
          "idle"],
         [_platform_row(each) for each in found],
         empty="" if silent else "there are no trainings yet"))  # fmt: skip
+    if found and not as_json:
+        output.note("lost, exchanging and idle are shares of the node time")
     if silent is not None:
         raise silent
 
 
 def _platform_row(each: Platform) -> list[str]:
+    from dlctl.series.readable import held_span
     from dlctl.units import several
 
     def share(hours: float) -> str:
@@ -197,12 +207,13 @@ def _platform_row(each: Platform) -> list[str]:
 
     idle = several([f"{node.host} ({node.training_id})" for node in each.idle]) or "none"
     return [each.site, str(each.trainings), str(each.running), str(each.nodes_held), idle,
-            f"{each.node_hours:.4g}", share(each.lost_node_hours),
+            held_span(3600 * each.node_hours), share(each.lost_node_hours),
             share(each.exchange_node_hours), share(each.idle_node_hours)]  # fmt: skip
 
 
+@filtered
 def watch(
-    training_ids: list[str] = IDS,
+    training_ids: list[str] = IDS, *, wanted: Filter,
     once: bool = typer.Option(False, "--once", help="Print one picture and end."),
     as_json: bool = typer.Option(
         False, "--json", help="Of a search: print an object for each trial that ends and for each "
@@ -216,14 +227,17 @@ def watch(
 
     Example: dlctl watch digits-3k9f
     """
+    from dlctl.service.client import chosen
     from dlctl.terminal.watch import Watched, watch_in_pipe, watch_on_terminal
 
     mine = client()
-    records = mine.store.find_all(training_ids or [])
+    records = chosen(mine.store, training_ids, wanted)
+    if not records:
+        return output.note(NOTHING)
     if len(records) == 1 and records[0].is_search:
         return _watch_search(mine, records[0], once, as_json)
     if as_json:
-        follow = " ".join(["dlctl metrics --follow --json", *(training_ids or [])])
+        follow = " ".join(["dlctl metrics --follow --json", *(r.training_id for r in records)])
         raise typer.BadParameter(f"--json is for a search: {follow}")
     watched = Watched(mine.store, mine.open_to_watch, records)
     with closing(watched.live):
@@ -231,6 +245,7 @@ def watch(
             watch_on_terminal(watched)
         else:
             columns = shutil.get_terminal_size((80, 24)).columns
+            output.note("" if once else output.why_no_screen())
             watch_in_pipe(watched, output.raw, columns, follow=not once)
     return None
 
@@ -250,11 +265,13 @@ def _watch_search(mine: Client, record: Record, once: bool, as_json: bool) -> No
             search_watch.watch_search_in_pipe(watched, output.raw, write_json)
 
 
+@filtered
 def dashboard(
     training_ids: list[str] = typer.Argument(
         None, metavar="ID", autocompletion=complete_ids, show_default=False,
         help="Training ids; all trainings by default.",
     ),
+    *, wanted: Filter,
     site: str | None = typer.Option(
         None, "--site", "-s", autocompletion=complete_sites, help="Only trainings on this site."
     ),
@@ -271,14 +288,15 @@ def dashboard(
     Example: dlctl dashboard digits-3k9f
     """
     from dlctl.dashboard.live import LiveFeed
+    from dlctl.service.client import chosen
     from dlctl.sites.files import find_site
 
     mine = client()
-    records = mine.store.find_all(training_ids) if training_ids else []
+    records = chosen(mine.store, training_ids, wanted) if training_ids else []
     ids = [record.training_id for record in records]
     if site:
         find_site(site)  # refuses a name that is no site's
-    with closing(LiveFeed(mine.store, mine.open, ids, site)) as feed:
+    with closing(LiveFeed(mine.store, mine.open, ids, site, wanted.fits)) as feed:
         if export is not None:
             from dlctl.dashboard.report import report
 

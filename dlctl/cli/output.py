@@ -92,9 +92,16 @@ def _coloured(text: str, style: str, stream: Any) -> str:
     return f"\033[{codes[style]}m{text}\033[0m"
 
 
+class _Answer:
+    """Whether this command has printed JSON."""
+
+    is_there = False
+
+
 def report(value: V, as_json: bool, human: Callable[[V], object]) -> None:
     """Print one answer, as JSON if asked for."""
     if as_json:
+        _Answer.is_there = True
         print(_json(value, indent=2))
     else:
         human(value)
@@ -294,8 +301,24 @@ def document(text: str) -> None:
 
 def json_line(*values: object) -> None:
     """Print JSON objects at once, each on a line of its own."""
+    _Answer.is_there = True
     sys.stdout.write("".join(f"{_json(value)}\n" for value in values))
     sys.stdout.flush()
+
+
+@contextmanager
+def failing_in_json(wanted: bool) -> Iterator[None]:
+    """Print what a command fails with as JSON, too, if it is wanted and nothing was printed."""
+    _Answer.is_there = False
+    try:
+        yield
+    except Exception as fault:
+        code = getattr(fault, "exit_code", None)
+        message = getattr(fault, "message", "")
+        if wanted and code and message and not _Answer.is_there:
+            hint_text = getattr(fault, "hint", "")
+            json_line({"error": {"message": message, "hint": hint_text, "exit_code": code}})
+        raise
 
 
 def note(text: str) -> None:
@@ -383,11 +406,33 @@ def _bar(console: Console, first: str, *if_wide: str) -> Progress:
                          console=console, transient=True)  # fmt: skip
 
 
+def columns(in_pipe: int) -> int:
+    """Return how wide the terminal is.
+
+    Args:
+        in_pipe: What a pipe gets.
+    """
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else in_pipe
+
+
 def has_whole_screen() -> bool:
     """Return whether a person sits at a terminal that dlctl can draw on as a whole."""
     from importlib.util import find_spec
 
     return sys.stdout.isatty() and sys.stdin.isatty() and find_spec("termios") is not None
+
+
+def why_no_screen() -> str:
+    """Return why a person at a terminal sees pictures below one another; "" without a person."""
+    from importlib.util import find_spec
+
+    if not sys.stdout.isatty():
+        return ""
+    why = "standard input is no terminal" if find_spec("termios") else "this system has no termios"
+    return (f"{why}, so that no key is heard: each change is printed below the last; --once prints "
+            "one picture, and the dashboard draws in the browser")  # fmt: skip
 
 
 def agreed(question: str, command: str, verb: str = "deleted") -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dlctl.record import Record
     from dlctl.service.client import Client, Filter
     from dlctl.terminal.text import Line
+    from dlctl.terminal.trainings import Columns
 
 _EITHER = "Training id, or a unique beginning or end of it."
 Fits = Callable[["Record"], bool]
@@ -46,6 +47,14 @@ def list_(
     site: str | None = typer.Option(None, "--site", "-s", help="Only trainings on this site.",
                                     autocompletion=complete_sites),
     *, wanted: Filter,
+    sort: str = typer.Option(
+        "", "--sort", metavar="COLUMN", help="Sort by a column or a metric, such as loss or "
+        "best:validation_accuracy: the best first."
+    ),
+    columns: str = typer.Option(
+        "", "--columns", metavar="A,B,C", help="Show these columns, among them metrics, keys of a "
+        "sweep, and name, attempt, job, created, tags, varied."
+    ),
     watch: bool = typer.Option(
         False, "--watch", "-w",
         help="Keep the table up to date until q or Ctrl-C; a pipe gets a line for each change, "
@@ -58,10 +67,12 @@ def list_(
     The sites of trainings that have not ended are asked.
 
     A state with a time, such as `TRAINING (3 min ago)`, is the last known one.
-    A wide terminal shows more columns.
+    A wide terminal shows more columns; the trainings of a sweep have one for each key that varies.
 
-    Example: dlctl list --watch --site mycluster
+    Example: dlctl list --tag rates --sort validation_accuracy
     """
+    from dlctl.service.describe import runs_of, with_measured
+
     mine = client()
     if watch and offline:
         raise typer.BadParameter("--watch asks the sites, and --offline asks none")
@@ -75,36 +86,49 @@ def list_(
         """Return whether a training is meant, whatever its state, which only its site knows."""
         return site in (None, record.site) and named.fits(record)
 
+    shape = _shape(columns, sort)
     if watch:
-        _watch_list(mine, is_meant, wanted.fits, as_json=as_json)
+        if metrics := shape.metrics(mine.store.all()):
+            raise typer.BadParameter(f"--watch shows no metrics, such as {metrics[0]}")
+        _watch_list(mine, is_meant, wanted.fits, shape, as_json=as_json)
         return
     records = [record for record in reversed(mine.store.all()) if is_meant(record)]
     still_open = [r for r in records if not r.state.final or r.notice_tries]
+    answered = set[str]()
     if still_open and not offline:
-        renewed, _ = mine.refreshed(still_open, at_once=True)
+        renewed, problems = mine.refreshed(still_open, at_once=True)
         known = {each.training_id: each for each in renewed}
         records = [known.get(r.training_id, r) for r in records]
+        answered = {each.site for each in renewed} - {*problems}
+    records = with_measured(mine, records, answered)
     records = [r for r in records if wanted.fits(r)]
+    if shape.metrics(records):
+        shape = replace(shape, runs=runs_of(mine, records))
+    records = shape.ordered(records, time.time())
     none = (
         "no trainings yet: `dlctl init my-training` creates one, `dlctl adopt SITE` finds those of "
         "a site"
     )
     empty = NOTHING if wanted else none
-    output.report(records, as_json, lambda _: _print(records, empty, fresh=not offline))
+    output.report(records, as_json, lambda _: _print(records, empty, shape, fresh=not offline))
 
 
-def _print(records: list[Record], empty: str, *, fresh: bool) -> None:
-    """Print a table as wide as the terminal; a pipe gets all columns, and whole words."""
+def _shape(columns: str, sort: str) -> Columns:
+    from dlctl.terminal.trainings import Columns
+
+    return Columns([name.strip() for name in columns.split(",") if name.strip()], sort.strip())
+
+
+def _print(records: list[Record], empty: str, shape: Columns, *, fresh: bool) -> None:
+    """Print a table as wide as the terminal; a pipe gets all columns."""
     import shutil
 
-    from dlctl.terminal.trainings import COLUMNS, cells, table
+    from dlctl.terminal.trainings import table
 
-    now = time.time()
-    if not records or not sys.stdout.isatty():
-        rows = [[*cells(record, now, fresh=fresh).values()] for record in records]
-        return output.table(COLUMNS, rows, empty)
-    columns = shutil.get_terminal_size().columns
-    lines = table(records, columns, now, fresh=fresh)
+    if not records:
+        return output.table([], [], empty)
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = table(records, columns, time.time(), fresh=fresh, shape=shape)
     return output.raw("".join(f"{line.render(output.has_colours())}\n" for line in lines))
 
 
@@ -197,7 +221,9 @@ def diff(
 # The list that stays new -----------------------------------------------------------------------
 
 
-def _watch_list(mine: Client, fits: Fits, shown: Fits, *, as_json: bool) -> None:
+def _watch_list(
+    mine: Client, fits: Fits, shown: Fits, shape: Columns, *, as_json: bool
+) -> None:  # fmt: skip
     """Show trainings until `q` or Ctrl-C; in a pipe until all have ended.
 
     Trainings that come meanwhile are shown, too.
@@ -210,8 +236,8 @@ def _watch_list(mine: Client, fits: Fits, shown: Fits, *, as_json: bool) -> None
 
     live = Live(mine.store, mine.open_to_watch, lambda: list(filter(fits, mine.store.all())))
     with closing(live):
-        if sys.stdout.isatty() and sys.stdin.isatty() and not as_json:
-            _on_terminal(live, shown)
+        if output.has_whole_screen() and not as_json:
+            _on_terminal(live, shown, shape)
         else:
             _in_pipe(live, shown, as_json=as_json)
 
@@ -226,20 +252,23 @@ def _shown(live: Live, shown: Fits) -> list[Record]:
     ]  # fmt: skip
 
 
-def _on_terminal(live: Live, shown: Fits) -> None:
+def _on_terminal(live: Live, shown: Fits, shape: Columns) -> None:
     import shutil
 
     from dlctl.terminal.trainings import frame, table
     from dlctl.terminal.watch import colours, draw_until_left
     from dlctl.terminal.words import Still
 
+    def newest() -> list[Record]:
+        return shape.ordered(_shown(live, shown), time.time())
+
     def make() -> list[Record]:
         live.start()  # a site may be new
-        return _shown(live, shown)
+        return newest()
 
     def draw(records: list[Record], view: object, columns: int, rows: int) -> list[Line]:  # noqa: ARG001
         trouble = {site: error.message for site, error in dict(live.errors).items()}
-        return frame(records, trouble, columns, rows, time.time())
+        return frame(records, trouble, columns, rows, time.time(), shape)
 
     try:
         draw_until_left(live, make, Still(), draw, lambda view, key, records: view)  # noqa: ARG005
@@ -247,7 +276,7 @@ def _on_terminal(live: Live, shown: Fits) -> None:
         columns = shutil.get_terminal_size().columns
         output.raw("".join(
             f"{line.render(colours())}\n"
-            for line in table(_shown(live, shown), columns, time.time())
+            for line in table(newest(), columns, time.time(), shape=shape)
         ))  # fmt: skip
 
 

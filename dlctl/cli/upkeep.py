@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -131,10 +130,11 @@ def prune(
 
 def _print_going(going: Prunable) -> None:
     name = going.inventory.site
-    rows = [[each.record.training_id, str(each.record.state), ago(time.time() - each.ended_at),
+    now = going.inventory.now
+    rows = [[each.record.training_id, str(each.record.state), ago(now - each.ended_at),
              format_bytes(each.size_bytes)] for each in going.trainings]  # fmt: skip
     rows += [[unused, "unused", "", format_bytes(size)] for unused, size in going.unused.items()]
-    rows += [[f"{each.endpoint}/{each.container}", "cached", ago(time.time() - each.used_at),
+    rows += [[f"{each.endpoint}/{each.container}", "cached", ago(now - each.used_at),
               format_bytes(each.size_bytes)] for each in going.cached]  # fmt: skip
     if going.contents and going.contents.blobs:
         rows.append([counted(going.contents.blobs, "content"), "unused", "",

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from dlctl.contract import State
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.measured.judged_series import TRIALS
-from dlctl.contract.metrics import LOSS, Source
+from dlctl.contract.metrics import Source
 from dlctl.dashboard.curves import Json, spark
 from dlctl.errors import RecordError
 from dlctl.search.overview import SearchReader
 from dlctl.search.page import page_of
 from dlctl.search.summary import importance_of
 from dlctl.series.answers import main_curve
-from dlctl.series.pace import JobLimit, progress, time_left
-from dlctl.series.utilisation import utilisation
+from dlctl.series.pace import JobLimit, loss_curve, progress, time_left
+from dlctl.series.utilisation import use_of
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -29,7 +29,7 @@ _FEW_MORE = 0.02
 """Importance is derived anew when there are so many more trials, as a share."""
 _SPARK_WIDTH = 60
 _COPIED = ("name", "site", "state", "reason", "attempt", "epochs", "stale_since", "created_at",
-           "started_at", "ended_at", "is_search")  # fmt: skip
+           "started_at", "ended_at", "elapsed_s", "is_search")  # fmt: skip
 
 
 class Unknown(LookupError):
@@ -47,18 +47,16 @@ def row(record: Record, run: Run | None, limit: JobLimit | None = None) -> Json:
         run: None if it is not read yet.
         limit: of its jobs, if one is known; the time left then counts the waits in the queue.
     """
-    shown, left, loss, known = _main_curve(run), None, record.loss, record.plain()
+    shown, left, known = _main_curve(run), None, record.plain()
     if run is not None and record.state is State.TRAINING:
         left = time_left(run, record.step, record.done, limit)
-    if shown is not None and shown.key.name == LOSS and math.isfinite(shown.last):
-        loss = shown.last
     return {
-        "id": record.training_id, "live": not record.state.final, "loss": loss,
+        "id": record.training_id, "live": not record.state.final,
         "spark": [] if shown is None else spark(shown.view(-math.inf, math.inf, _SPARK_WIDTH)),
         "spark_name": "" if shown is None else shown.key.shown,
         "spark_last": None if shown is None or not math.isfinite(shown.last) else shown.last,
         "left_s": None if left is None else [left.low_s, left.middle_s, left.high_s],
-        "gpu": None if run is None else utilisation(run).gpu_percent,
+        "gpu": None if run is None else use_of(run).gpu_percent,
         **{name: known[name] for name in _COPIED},
         **progress(run, record)._asdict(),
     }  # fmt: skip
@@ -75,9 +73,7 @@ def _main_curve(run: Run | None) -> Curve | None:
     own = [c for key, c in run.curves.items() if key.source != Source.NODE.value and len(c)]
     if best := [c for c in own if c.key.group == TRIALS and c.key.name.startswith("best ")]:
         return best[0]
-    if losses := [curve for curve in own if curve.key.name == LOSS]:
-        return min(losses, key=lambda curve: (curve.key.learner, -len(curve)))
-    return main_curve(run) or min(own, key=lambda curve: curve.key, default=None)
+    return loss_curve(run) or main_curve(run) or min(own, key=lambda curve: curve.key, default=None)
 
 
 def last_lines(pieces: Sequence[Json], lines: int) -> list[Json]:

@@ -53,14 +53,15 @@ class LiveFeed:
     Args:
         ids: only these trainings; all if empty.
         site: only those of one site.
+        fits: whether a training is meant, also one that is new.
         open_site: opens the site of a name.
     """
 
     def __init__(
         self, store: RecordStore, open_site: Callable[[str], Session], ids: Sequence[str] = (),
-        site: str | None = None,
+        site: str | None = None, fits: Callable[[Record], bool] = lambda _: True,
     ) -> None:  # fmt: skip
-        self._store, self._only, self._site = store, frozenset(ids), site
+        self._store, self._only, self._site, self._fits = store, frozenset(ids), site, fits
         self._lock = threading.Lock()
         self._searches = Searches()
         self._tracked: dict[str, Training] = {}
@@ -85,7 +86,7 @@ class LiveFeed:
         if (error := self._live.errors.get(tracked.record.site)) is not None:
             how = "dlctl keeps trying" if _may_pass(error) else "load this page again to try again"
             trouble = f"{how}: {error.message.rstrip('.')}."
-        limit = job_limit(tracked.plan, tracked.record, time.time())
+        limit = job_limit(tracked.plan, tracked.record, tracked.record.site_time(time.time()))
         seen_at = tracked.metrics.seen_at
         known = {"trouble": trouble, "metrics_known": seen_at > 0, "metrics_at": seen_at}
         return row(tracked.record, run, limit) | known
@@ -214,7 +215,7 @@ class LiveFeed:
         return [
             record for record in self._store.all()
             if (not self._only or record.training_id in self._only)
-            and self._site in (None, record.site)
+            and self._site in (None, record.site) and self._fits(record)
         ]  # fmt: skip
 
     def _track(self, record: Record) -> Training:

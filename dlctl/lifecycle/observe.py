@@ -40,6 +40,9 @@ class Observation:
     fenced: bool = False
     """dlctl itself has claimed the attempt: no job will ever run it."""
     supervisor: Status | None = None
+    ran_before_s: float = 0.0
+    """How long the attempts ran that the record has not counted yet, up to `ran_through`."""
+    ran_through: int = 0
     learner: Status | None = None
     """Learner 0's."""
     epochs: int = 0
@@ -134,6 +137,8 @@ LOST_S = 300.0
 """After this long without a heartbeat, a running job has probably lost its first node."""
 _LATE_S = 5.0
 """How much longer than its interval a heartbeat may take to be seen."""
+_SAME_CLOCK_S = 10.0
+"""By so much two comparisons of the same clocks may differ."""
 JOB_HAS_ENDED = "its job has ended"
 """The beginning of a reason while it is not yet known how."""
 SETTLE_S = 30.0
@@ -157,7 +162,18 @@ def parse_answer(content: bytes | None) -> tuple[int, str, str] | None:
 
 
 def paths_to_read(record: Record) -> list[str]:
-    """Return the files of the job directory that `observe` needs, in a fixed order.
+    """Return the files of the job directory that `observe` needs."""
+    return [*paths_of_newest(record), *_paths_of_earlier(record)]
+
+
+def _paths_of_earlier(record: Record) -> list[str]:
+    """Return the files that say how long attempts ran; each is read once."""
+    return [f"{record.job_dir}/{contract.status_file(k, 'supervisor', 0)}"
+            for k in range(record.ran_through + 1, record.attempt)]  # fmt: skip
+
+
+def paths_of_newest(record: Record) -> list[str]:
+    """Return the files that show the newest attempt, in a fixed order.
 
     The plan, which is the largest of them and never changes, is read until it is known and the
     attempt has a job. From then on other files show that the job directory is there.
@@ -179,10 +195,12 @@ def _reads_plan(record: Record) -> bool:
 
 def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
     """Return what the files say; `refresh` adds what the scheduler says."""
-    contents = [files[path] for path in paths_to_read(record)]
+    contents = [files[path] for path in paths_of_newest(record)]
     if not _reads_plan(record):
         contents.insert(0, None)
     plan, begin, answer, claim, status, verdict, cancel, halt, learner, following = contents
+    earlier = [files[path] for path in _paths_of_earlier(record) if path in files]
+    before = [known for text in earlier if (known := contract.understood(Status, text))]
     owner = (claim or b"").decode(errors="replace").strip()
     return Observation(
         now=now,
@@ -191,6 +209,8 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
         claim="" if owner == contract.NOBODY else owner,
         fenced=owner == contract.NOBODY,
         supervisor=contract.understood(Status, status),
+        ran_before_s=sum(max(0.0, each.heartbeat_at - each.started_at) for each in before),
+        ran_through=record.ran_through + len(earlier),
         learner=contract.understood(Status, learner),
         epochs=record.epochs or _epochs(plan),
         next_begun=following is not None,
@@ -223,35 +243,44 @@ def derive(record: Record, observation: Observation, wall_s: float) -> Record:
         wall_s: this machine's clock, for `seen_at` and `stale_since`.
     """
     job_id = (observation.job and observation.job.job_id) or observation.claim or record.job_id
-    known = replace(_progress(record, observation, _skew_s(observation, wall_s)), job_id=job_id)
+    known = replace(_progress(record, observation, wall_s), job_id=job_id)
     known = _state(known, observation, wall_s)
     if known.state.final and not known.ended_at and observation.supervisor:
         known = replace(known, ended_at=observation.supervisor.heartbeat_at)
     return known
 
 
-def _skew_s(observation: Observation, wall_s: float) -> float:
-    """Return how much this machine's clock is ahead of the site's, if that is much."""
-    skew_s = wall_s - observation.now
-    return skew_s if abs(skew_s) > FRESH_S else 0.0
+def _clock_ahead_s(record: Record, observation: Observation, wall_s: float) -> float:
+    """Return how much this machine's clock is ahead of the site's, if that is much.
+
+    Answers take a moment: about the same as before is the same, as a record that has changed is
+    written.
+    """
+    ahead_s, before_s = wall_s - observation.now, record.clock_ahead_s
+    if before_s and abs(ahead_s - before_s) < _SAME_CLOCK_S:
+        return before_s
+    return ahead_s if abs(ahead_s) > FRESH_S else 0.0
 
 
-def _ends_at(record: Record, status: Status, skew_s: float) -> float:
+def _ends_at(record: Record, status: Status, ahead_s: float) -> float:
     """Return when a learner will be done that goes on like this, from its beginning."""
     ran_s, done = status.heartbeat_at - status.started_at, status.done or 0.0
     if record.attempt != 1 or ran_s <= 0 or not 0 < done < 1:
         return 0.0
-    return status.heartbeat_at + ran_s * (1 - done) / done + skew_s
+    return status.heartbeat_at + ran_s * (1 - done) / done + ahead_s
 
 
-def _progress(record: Record, observation: Observation, skew_s: float) -> Record:
+def _progress(record: Record, observation: Observation, wall_s: float) -> Record:
     """Return the record with how far learner 0 has come; what is not known now stays as it was."""
     if not observation.exists:
         return record
+    ahead_s = _clock_ahead_s(record, observation, wall_s)
     verdict, supervisor = observation.verdict, observation.supervisor
     record = replace(
         record, epochs=observation.epochs, goes_on=observation.goes_on,
-        ended_at=verdict.finished_at if verdict else 0.0,
+        ended_at=verdict.finished_at if verdict else 0.0, clock_ahead_s=ahead_s,
+        ran_before_s=record.ran_before_s + observation.ran_before_s,
+        ran_through=max(record.ran_through, observation.ran_through),
         started_at=supervisor.started_at if supervisor else 0.0,
         moved=None if verdict or not supervisor else supervisor.done,
         made=verdict.made if verdict and verdict.made
@@ -263,7 +292,7 @@ def _progress(record: Record, observation: Observation, skew_s: float) -> Record
             epoch=record.epoch if status.epoch is None else status.epoch,
             step=record.step if status.step is None else status.step,
             done=record.done if status.done is None else status.done,
-            ends_at=_ends_at(record, status, skew_s),
+            ends_at=_ends_at(record, status, ahead_s),
         )  # fmt: skip
     return record
 
@@ -385,7 +414,7 @@ def _in_queue(record: Record, observation: Observation, job: Job, wall_s: float)
 def _waiting(record: Record, observation: Observation, job: Job, wall_s: float) -> Record:
     """Report a job in the queue: why it waits, what to do, and when it is expected to start."""
     starts_at = job.starts_at if job.starts_at > observation.now else 0.0
-    record = replace(record, starts_at=starts_at and starts_at + _skew_s(observation, wall_s))
+    record = replace(record, starts_at=starts_at and starts_at + record.clock_ahead_s)
     if job.reason in ("", "None"):
         return _in_state(record, wall_s, State.PENDING, WAITING)
     why = why_it_waits(job.reason)

@@ -20,7 +20,7 @@ from dlctl.request.attempts import read_all
 from dlctl.series.answers import Answer, Known, Saved, answers, found_events, main_curve
 from dlctl.series.pace import JobLimit, TimeLeft, time_left
 from dlctl.series.run import Event, Run
-from dlctl.series.utilisation import sentences
+from dlctl.series.utilisation import Use, sentences, use_of
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -37,12 +37,14 @@ class Insight:
     """Changes of the learning rate, which follow from the curves; plateaus that were told."""
     judged: str = ""
     """The name of the metric by which the training is judged."""
+    use: Use = field(default_factory=Use)
 
     def plain(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         return {
             "answers": [_without_infinity(asdict(answer)) for answer in self.answers],
             "utilisation": self.utilisation,
+            "use": _without_infinity(asdict(self.use)),
             "events": [
                 _without_infinity(asdict(event))
                 for event in sorted(self.events, key=lambda event: event.step)
@@ -71,20 +73,21 @@ def insight(
     Args:
         checkpoints: None: nobody has looked, so that there may be some of which no event told.
     """
-    now = time.time() if now is None else now
+    now = record.site_time(time.time() if now is None else now)
     made, is_completed = record.made, record.state is State.COMPLETED
     has_model = is_completed and bool(made and (made.results.files or made.output))
     classes = plan.training.classes if plan else None
     known = Known(now, classes, checkpoints or [], record.state.final, has_model)
     limit = job_limit(plan, record, now)
     left = None if record.state.final else time_left(run, record.step, record.done, limit)
-    utilisation = sentences(run, plan.resources if plan else None)
+    use = use_of(run)
+    utilisation = sentences(use, plan.resources if plan else None)
     curve = main_curve(run)
     name = "" if curve is None else curve.key.name
     plateaus = [event for event in run.events if event.kind == EventKind.PLATEAU.value]
     found = [each for each in answers(run, known)
              if checkpoints is not None or each.key != "checkpoint" or each.evidence]  # fmt: skip
-    return Insight(found, utilisation, left, [*found_events(run), *plateaus], name)
+    return Insight(found, utilisation, left, [*found_events(run), *plateaus], name, use)
 
 
 def job_limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:

@@ -7,8 +7,8 @@ attempt add up to exactly that: what no record explains is idle. Waiting in the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from dlctl.contract import State
 from dlctl.contract.metrics import (
@@ -20,6 +20,8 @@ from dlctl.contract.metrics import (
     MetricsLine,
 )
 from dlctl.lifecycle.accounts import AttemptAccount
+from dlctl.series.readable import held_span
+from dlctl.series.utilisation import Use, sentences
 
 USES = ("starting", "useful", "again", "saving", "data", "exchange", "idle")
 WORDS = {
@@ -27,7 +29,8 @@ WORDS = {
     "saving": "saving checkpoints", "data": "waiting for data", "exchange": "exchanging",
     "idle": "idle",
 }  # fmt: skip
-_PARTS = {"saving": CHECKPOINT_STALL_S, "data": DATA_WAIT_S, "exchange": EXCHANGE_S}
+PARTS = {"saving": CHECKPOINT_STALL_S, "data": DATA_WAIT_S, "exchange": EXCHANGE_S}
+"""Use → the metric that counts it in a step."""
 _VALIDATION = "validation_"
 _SPARE_MIB = 256
 _WORTH_SAYING = 0.02
@@ -50,6 +53,7 @@ class Spent:
     attempt: int
     nodes: int
     gpus: int
+    cpus: int
     queued_s: float
     held_s: float
     uses: dict[str, float]
@@ -73,22 +77,70 @@ class Ledger:
     memory_asked_bytes: int | None
     """Memory that one learner asked for."""
     memory_used_bytes: int | None
-    """The most that any task, or learner 0, has used."""
+    """The most that any learner has used; if nothing was measured, any task by the accounting."""
     cpus_asked: int
+    """CPUs that one learner asked for."""
     cpus_used: float | None
-    """In the mean over the jobs that the accounting knows."""
+    """CPUs that one learner has used, in the mean over all of them and the whole time."""
     advice: str
     """The change to the manifest that would have saved most."""
     each: list[Spent] = field(default_factory=list)
+    cpu_hours: float = 0.0
+    """Hours of CPUs that were held, whether or not they were used."""
+    gpu_energy_kwh: float | None = None
+    """The energy of the GPUs, from their mean power and the hours held; None: not measured."""
+    step_shares: Mapping[str, float] = field(default_factory=dict)
+    """Part of a step → its share of the step's time."""
+    utilisation: list[str] = field(default_factory=list)
+    """Sentences on what was used of what was asked for."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Sums over trainings."""
+
+    key: str
+    """The word that they share, such as a tag."""
+    trainings: int
+    queued_h: float
+    node_hours: float
+    gpu_hours: float
+    cpu_hours: float
+    useful_share: float | None
+    """Share of the node-hours in which they trained, validation included."""
+    gpu_energy_kwh: float | None
+    """Of the trainings whose GPUs' power was measured."""
+    cost: float | None
+    """Of the sites that have a price."""
+    currency: str
+    """Empty if there are several."""
+
+
+def summed(key: str, books: Sequence[Ledger]) -> Sum:
+    """Return the sums over trainings."""
+    node_hours = sum(book.node_hours for book in books)
+    useful_h = sum(book.node_hours_by_use["useful"] for book in books)
+    energy = [book.gpu_energy_kwh for book in books if book.gpu_energy_kwh is not None]
+    costs = [book.cost for book in books if book.cost is not None]
+    currencies = {book.currency for book in books if book.cost is not None}
+    is_one = len(currencies) == 1
+    return Sum(
+        key, len(books), sum(book.queued_h for book in books), node_hours,
+        sum(book.gpu_hours for book in books), sum(book.cpu_hours for book in books),
+        useful_h / node_hours if node_hours else None, sum(energy) if energy else None,
+        sum(costs) if is_one else None, next(iter(currencies)) if is_one else "",
+    )  # fmt: skip
 
 
 def ledger(
-    training_id: str, attempts: Sequence[AttemptAccount], prices: Prices | None, now: float
-) -> Ledger:
+    training_id: str, attempts: Sequence[AttemptAccount], prices: Prices | None, now: float,
+    measured: Use | None = None,
+) -> Ledger:  # fmt: skip
     """Return the account of a training.
 
     Args:
-        now: Unix seconds: the end of what still runs.
+        now: By the site's clock, Unix seconds: the end of what still runs.
+        measured: What was measured beside the learners.
     """
     each = _spent(attempts, now)
     nodes_h = {use: sum(a.uses[use] * a.nodes for a in each) / 3600 for use in USES}
@@ -98,15 +150,20 @@ def ledger(
     if prices is not None:
         cost = node_hours * prices.node_hour + gpu_hours * prices.gpu_hour
     queued_h = sum(a.queued_s for a in each) / 3600
-    wanted, used = _memory(attempts)
     resources = attempts[-1].plan.resources if attempts else None
-    cpus = resources.cpus_per_learner * resources.learners if resources else 0
+    use = _with_accounting(measured or Use(), attempts)
+    wanted = resources.memory_bytes_per_learner if resources else None
+    used = None if use.memory_bytes is None else int(use.memory_bytes)
+    power_w = use.gpu_power_w
     return Ledger(
         training_id, len(each), queued_h, node_hours, gpu_hours, nodes_h, gpus_h, cost,
-        prices.currency if prices else "", wanted, used, cpus, _cpus_used(attempts),
+        prices.currency if prices else "", wanted, used,
+        resources.cpus_per_learner if resources else 0, use.cpus,
         advise(nodes_h, queued_h, sum(a.held_s for a in each) / 3600, len(each), wanted, used,
                has_loop=not attempts or attempts[-1].plan.framework.has_loop),
-        each,
+        each, sum(a.held_s * a.cpus for a in each) / 3600,
+        None if power_w is None else power_w * gpu_hours / 1000,
+        use.step_shares, sentences(use, resources),
     )  # fmt: skip
 
 
@@ -131,7 +188,8 @@ def _spent(attempts: Sequence[AttemptAccount], now: float) -> list[Spent]:
         queued_s = max(0.0, begin - queued_from)
         resources = this.plan.resources
         gpus = resources.gpus_per_learner * resources.learners
-        found.append(Spent(this.attempt, resources.nodes, gpus, queued_s, end - begin, uses))
+        cpus = resources.cpus_per_learner * resources.learners
+        found.append(Spent(this.attempt, resources.nodes, gpus, cpus, queued_s, end - begin, uses))
         before_end, before_job = end, this.job_id
         last_step = max([start_step, *(line.step for line in this.lines)])
         start_step = last_step if kept is None else kept
@@ -214,7 +272,7 @@ def _add_lines(
         if kept is not None and count:
             lost = min(1.0, max(0, line.step - max(kept, step)) / count)
         uses["again"] += spent_s * lost
-        parts = {use: count * (line.values.get(name) or 0.0) for use, name in _PARTS.items()}
+        parts = {use: count * (line.values.get(name) or 0.0) for use, name in PARTS.items()}
         shrink = min(1.0, spent_s / sum(parts.values())) if sum(parts.values()) else 0.0
         for use, part_s in parts.items():
             uses[use] += part_s * shrink * (1 - lost)
@@ -240,23 +298,22 @@ def _add_program(uses: dict[str, float], this: AttemptAccount, begin: float, end
 # What was asked for ------------------------------------------------------------------------------
 
 
-def _memory(attempts: Sequence[AttemptAccount]) -> tuple[int | None, int | None]:
-    if not attempts:
-        return None, None
-    used = [each.usage.memory_bytes or 0 for each in attempts]
-    used += [int(line.values.get(MEMORY_BYTES) or 0) for each in attempts for line in each.lines]
-    return attempts[-1].plan.resources.memory_bytes_per_learner, max(used, default=0) or None
-
-
-def _cpus_used(attempts: Sequence[AttemptAccount]) -> float | None:
-    jobs = {each.job_id: each.usage for each in attempts if each.job_id}
+def _with_accounting(measured: Use, attempts: Sequence[AttemptAccount]) -> Use:
+    """Return the use; what was not measured, such as of a short job, as the accounting knows it."""
+    jobs = {each.job_id: each for each in attempts if each.job_id}
     known = [
-        (usage.cpu_s, usage.ended_at - usage.started_at)
-        for usage in jobs.values()
-        if usage.cpu_s is not None and usage.ended_at and usage.started_at
+        (usage.cpu_s, (usage.ended_at - usage.started_at) * each.plan.resources.learners)
+        for each in jobs.values()
+        if (usage := each.usage).cpu_s is not None and usage.ended_at and usage.started_at
     ]
     held_s = sum(held for _, held in known)
-    return sum(cpu for cpu, _ in known) / held_s if held_s else None
+    memory = [each.usage.memory_bytes or 0 for each in attempts]
+    memory += [int(line.values.get(MEMORY_BYTES) or 0) for each in attempts for line in each.lines]
+    if measured.cpus is None and held_s:
+        measured = replace(measured, cpus=sum(cpu for cpu, _ in known) / held_s)
+    if measured.memory_bytes is None:
+        measured = replace(measured, memory_bytes=max(memory, default=0) or None)
+    return measured
 
 
 # Advice ------------------------------------------------------------------------------------------
@@ -290,8 +347,8 @@ def advise(
     if total > 0 and saved >= _WORTH_SAYING * total:
         share = 100 * hours[use] / total
         return (
-            f"{change} would have saved about {saved:.3g} node-hours: {share:.0f} % went into "
-            f"{WORDS[use]}"
+            f"{change} would have saved about {held_span(3600 * saved)} of a node: {share:.0f} % "
+            f"of the node time went into {WORDS[use]}"
         )
     if memory_wanted and memory_used and memory_wanted > 2 * memory_used:
         enough = _SPARE_MIB * -(-memory_used * 5 // (4 * _SPARE_MIB * 2**20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -88,6 +89,12 @@ class Record:
     """What tells it from the others of its command, as `lr=0.1 seed=2`."""
     goes_on: bool | None = None
     """Whether its plan lets it go on by itself after a fault; None: nobody has read the plan."""
+    ran_before_s: float = 0.0
+    """How long the attempts before the newest one ran, as far as `ran_through` counts them."""
+    ran_through: int = 0
+    """The last attempt that `ran_before_s` counts."""
+    clock_ahead_s: float = 0.0
+    """How much this machine's clock is ahead of the site's; 0 if they agree within a minute."""
     starts_at: float = 0.0
     """When the scheduler expects the job in its queue to start (Unix seconds here); 0 if it does
     not tell."""
@@ -102,6 +109,7 @@ class Record:
             overrides = json.loads(self.overrides, object_hook=_shown)
         unknown = {name: getattr(self, name) or None for name in UNKNOWN_IF_0}
         return vars(self) | unknown | {
+            "elapsed_s": self.elapsed_s(time.time()),
             "goes_on": False if self.state.final else self.goes_on,
             "state": str(self.state), "created_at": unix_seconds(self.created_at),
             "overrides": overrides, "made": None if self.made is None else asdict(self.made),
@@ -113,6 +121,32 @@ class Record:
         if self.stale_since is None:
             return str(self.state)
         return f"{self.state} (stale for {format_span(time.time() - self.stale_since)})"
+
+    @property
+    def varied_values(self) -> dict[str, str]:
+        """Return what tells it from the others of its sweep, by key."""
+        found = list(_PAIR.finditer(self.varied))
+        ends = [each.start() for each in found[1:]] + [len(self.varied)]
+        return {each[1]: self.varied[each.end() : end].strip()
+                for each, end in zip(found, ends, strict=False)}  # fmt: skip
+
+    def elapsed_s(self, now: float) -> float | None:
+        """Return how long it has run, over all its attempts; None if it has not begun.
+
+        Args:
+            now: Unix seconds here, up to which one that runs is counted while its site answers.
+        """
+        now = now if self.stale_since is None else self.seen_at
+        if not self.started_at:
+            return self.ran_before_s or None
+        if self.state.final and not self.ended_at:
+            return None
+        until = self.ended_at or self.site_time(now)
+        return self.ran_before_s + max(0.0, until - self.started_at)
+
+    def site_time(self, now: float) -> float:
+        """Return what its site's clock shows at a time of this machine's (Unix seconds)."""
+        return now - self.clock_ahead_s
 
     @property
     def show_command(self) -> str:
@@ -137,4 +171,6 @@ def _shown(overrides: dict[str, Any]) -> dict[str, Any]:
     ]} if overrides.get("set") else overrides  # fmt: skip
 
 
+_PAIR = re.compile(r"(?:^|(?<= ))([^\s=]+)=")
+"""The beginning of a value in `varied`."""
 _PRIVATE = ("env.", "notify.", "data_stores.")

@@ -11,6 +11,7 @@ from dlctl.search.importance import Importance, importances
 from dlctl.search.overview import Overview, WorkerJob
 from dlctl.search.trials import Best, TrialRow
 from dlctl.search.waits import why_trials_wait
+from dlctl.series.readable import held_span
 from dlctl.units import counted, format_span
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Left:
         parts = [
             "" if self.trials is None else counted(self.trials, "trial"),
             "" if self.time_s is None else f"{format_span(self.time_s)} of the hub's time",
-            "" if self.node_hours is None else f"{self.node_hours:.3g} node-hours",
+            "" if self.node_hours is None else f"{held_span(3600 * self.node_hours)} of nodes",
         ]
         text = ", ".join(filter(None, parts))
         if text and self.likely_s is not None:

@@ -126,6 +126,25 @@ class Curve:
         """Return the newest value; NaN without any."""
         return self.points.last[-1] if len(self.points) else math.nan
 
+    def mean(self) -> float:
+        """Return the mean of all points that are numbers; NaN without any."""
+        found = self._whole()
+        return _mean(found, 0, len(found)) if len(found) else math.nan
+
+    def highest(self) -> float:
+        """Return the largest value; NaN without any."""
+        found = self._whole()
+        return found.high[_extreme(max, found.high, 0, len(found))] if len(found) else math.nan
+
+    def _whole(self) -> Columns:
+        """Return all points in the fewest bins that are kept."""
+        self._build()
+        levels, found = [self.points, *self._levels], Columns()
+        for k in reversed(range(len(levels))):
+            covered = len(levels[k + 1]) * _size(k) if k + 1 < len(levels) else 0
+            found.extend(levels[k].part(covered))
+        return found
+
     def values(self) -> list[tuple[float, float]]:
         """Return (step, value) of each point, or of the last point of each bin, without NaN."""
         pairs = zip(self.points.step_last, self.points.last, strict=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, Protocol
 
-from dlctl.contract.metrics import NO_STEP, EventKind, Source
+from dlctl.contract.metrics import LOSS, NO_STEP, EventKind, Source
+from dlctl.series.curve import Curve
 from dlctl.series.run import Run
 from dlctl.units import format_span
 
@@ -31,6 +32,8 @@ class Progress(NamedTuple):
     step: int | None
     done: float | None
     """The share of all steps, from 0 to 1."""
+    loss: float | None = None
+    """The newest."""
 
 
 class ReportedProgress(Protocol):
@@ -42,6 +45,8 @@ class ReportedProgress(Protocol):
     def step(self) -> int | None: ...  # noqa: D102
     @property
     def done(self) -> float | None: ...  # noqa: D102
+    @property
+    def loss(self) -> float | None: ...  # noqa: D102
 
 
 def progress(run: Run | None, reported: ReportedProgress) -> Progress:
@@ -50,14 +55,26 @@ def progress(run: Run | None, reported: ReportedProgress) -> Progress:
     Learners tell how far they are every few seconds, while metrics come with each step.
     """
     newest, step = NO_STEP if run is None else run.last_step, reported.step
+    loss = reported.loss
+    if run is not None and (curve := loss_curve(run)) is not None and math.isfinite(curve.last):
+        loss = curve.last
     if run is None or newest == NO_STEP or (step is not None and newest <= step):
-        return Progress(reported.epoch, step, reported.done)
+        return Progress(reported.epoch, step, reported.done, loss)
     epoch, then, done = run.epoch_at(newest), reported.epoch, reported.done
     return Progress(
         then if then is None or math.isnan(epoch) else max(then, int(epoch)),
         newest,
         done if done is None or done >= 1 or not step else min(_ALMOST, done * newest / step),
+        loss,
     )
+
+
+def loss_curve(run: Run) -> Curve | None:
+    """Return the loss that stands for a training: of its first learner, the longest curve."""
+    # Without sorting: there may be a million names.
+    losses = [c for k, c in run.curves.items()
+              if k.name == LOSS and k.source != Source.NODE.value and len(c)]  # fmt: skip
+    return min(losses, key=lambda curve: (curve.key.learner, -len(curve)), default=None)
 
 
 @dataclass(frozen=True)

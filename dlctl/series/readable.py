@@ -49,6 +49,11 @@ def memory_size(value: float) -> str:
     return f"{_three(value)} {_SIZES[power]}"
 
 
+def held_span(value_s: float) -> str:
+    """Return the time of nodes or GPUs, as `45 s`, `12.5 min` or, as they are billed, `1,234 h`."""
+    return exact_span(value_s) if value_s < _PARTS[3][0] else f"{_three(value_s / 3600)} h"
+
+
 def exact_span(value_s: float) -> str:
     """Return a duration to three digits, as `3.43 ms` or `2.5 h`; `format_span` is a rough one."""
     if value_s == 0:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dlctl.contract import State
 from dlctl.errors import DlctlError, Misused, TransportError, TransportTimeout
 from dlctl.tell import SILENT, Tell
+from dlctl.units import unix_seconds
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -203,6 +204,7 @@ class Filter:
         name: A pattern of the shell, for the name or the id; None: any.
         states: Words; empty: any.
         tags: Words that it must have, all of them.
+        since_at: Only those that were submitted since then (Unix seconds).
 
     Raises:
         Misused: a word is no state.
@@ -211,6 +213,7 @@ class Filter:
     name: str | None = None
     states: Sequence[str] | None = ()
     tags: Sequence[str] | None = ()
+    since_at: float | None = None
 
     def __post_init__(self) -> None:
         known = [str(state) for state in State]
@@ -219,7 +222,8 @@ class Filter:
                 raise Misused(f"{word!r} is no state; there are {', '.join(known)}")
 
     def __bool__(self) -> bool:
-        return self.name is not None or bool(self.states or self.tags)
+        named = (self.name, self.since_at) != (None, None)
+        return named or bool(self.states or self.tags)
 
     def fits(self, record: Record) -> bool:
         """Return whether a training fits."""
@@ -228,7 +232,9 @@ class Filter:
             fnmatch.fnmatchcase(text, name) for text in (record.name, record.training_id)
         )
         in_state = not self.states or str(record.state) in map(str.upper, self.states)
-        return named and in_state and set(self.tags or ()) <= set(record.tags)
+        since_at = self.since_at or 0.0
+        is_new = not since_at or (unix_seconds(record.created_at) or 0.0) >= since_at
+        return named and in_state and is_new and set(self.tags or ()) <= set(record.tags)
 
 
 def chosen(store: RecordStore, ids: Sequence[str] | None, wanted: Filter) -> list[Record]:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Rehearsed
 from dlctl.data import refuse_wrong_stores
-from dlctl.errors import DlctlError, TrainingFailed
+from dlctl.errors import DlctlError, Misused, TrainingFailed
 from dlctl.files.small_files import read_files
-from dlctl.lifecycle import delete, submit
+from dlctl.lifecycle import delete, refresh, submit
 from dlctl.lifecycle.accounts import accounts
 from dlctl.models.use import build
-from dlctl.outputs.ledger import Ledger, Prices, ledger
+from dlctl.outputs.ledger import Ledger, Prices, Sum, ledger, summed
 from dlctl.plan.rehearsal import Forecast, forecast, rehearsal_plan
 from dlctl.plan.render import render
+from dlctl.series.utilisation import use_of
+from dlctl.service.describe import read_runs
 from dlctl.service.fetching import follow
 from dlctl.service.submit import tell_plan
+from dlctl.units import natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,21 +103,55 @@ def _read_rehearsed(session: Session, record: Record) -> Rehearsed:
     return contract.from_json(Rehearsed, content)
 
 
-def report(mine: Client, records: Sequence[Record]) -> list[Ledger]:
-    """Return the ledger of each training.
+def report(mine: Client, records: Sequence[Record]) -> list[tuple[Record, Ledger]]:
+    """Return each training as its site knows it now, with its ledger.
 
     Raises:
         DlctlError: a site does not answer.
     """
 
-    def of_site(session: Session, some: list[Record], _: RecordStore) -> list[Ledger | DlctlError]:
+    def of_site(
+        session: Session, some: list[Record], store: RecordStore
+    ) -> list[tuple[Record, Ledger] | DlctlError]:
         price = session.site.price
         prices = Prices(price.node_hour, price.gpu_hour, price.currency) if price else None
-        books = accounts(session, some)
-        return [ledger(name, attempts, prices, time.time()) for name, attempts in books.items()]
+        known, books = refresh(session, some, store), accounts(session, some)
+        now, runs = time.time(), read_runs(session, known)
+        return [
+            (record, ledger(record.training_id, books[record.training_id], prices,
+                            record.site_time(now), use_of(runs[record.training_id])))
+            for record in known
+        ]  # fmt: skip
 
     done, failures = mine.at_sites(records, of_site)
     if failures:
         raise failures[0]
-    found = {each.training_id: each for each in done}
+    found = {record.training_id: (record, book) for record, book in done}
     return [found[record.training_id] for record in records]
+
+
+GROUPS: Mapping[str, Callable[[Record], Sequence[str]]] = {
+    "tag": lambda record: record.tags or ["-"],
+    "state": lambda record: [str(record.state)],
+    "site": lambda record: [record.site],
+    "name": lambda record: [record.name],
+}
+"""The ways to group trainings, and the groups of one."""
+
+
+def sums(found: Sequence[tuple[Record, Ledger]], by: str) -> list[Sum]:
+    """Return the sums of each group of trainings, of which one may be in several.
+
+    Args:
+        by: One of `GROUPS`.
+
+    Raises:
+        Misused: it is none.
+    """
+    if by not in GROUPS:
+        raise Misused(f"{by!r} is no way to group: there are {', '.join(GROUPS)}", option="--by")
+    groups: dict[str, list[Ledger]] = {}
+    for record, book in found:
+        for key in GROUPS[by](record):
+            groups.setdefault(key, []).append(book)
+    return [summed(key, groups[key]) for key in sorted(groups, key=natural)]

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
+from dlctl.contract.metrics import LOSS, EventKind
 from dlctl.errors import RecordError, TransportError
 from dlctl.units import counted, format_bytes, format_duration, format_size, unix_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from dlctl.contract import Amount, Plan
     from dlctl.lifecycle import Session
     from dlctl.outputs.insight import Insight, TrainingFiles
+    from dlctl.outputs.metrics.reader import MetricsReader
     from dlctl.record import Record, RecordStore
+    from dlctl.series.run import Run
     from dlctl.service.client import Client
     from dlctl.tell import Tell
 
@@ -36,6 +39,28 @@ def starts(record: Record, now: float) -> str:
     form = "%H:%M" if in_s < 20 * 3600 else "%Y-%m-%d %H:%M"
     at = time.strftime(form, time.localtime(record.starts_at))
     return f"starts at about {at}, in {format_span(in_s)}"
+
+
+def progress_in_words(record: Record) -> list[str]:
+    """Return `40 %`, `epoch 3/8` and `step 70`, as far as they are known.
+
+    While data is loaded or results are stored, return how far that is, alone.
+    """
+    if record.moved is not None and record.state.runs:
+        return [f"{100 * record.moved:.0f} %"]
+    of = f"/{record.epochs}" if record.epochs else ""
+    return [
+        *([] if record.done is None else [f"{100 * record.done:.0f} %"]),
+        *([] if record.epoch is None else [f"epoch {record.epoch}{of}"]),
+        *([] if record.step is None or record.step < 0 else [f"step {record.step:,}"]),
+    ]
+
+
+def loss_in_words(record: Record) -> list[str]:
+    """Return `loss 0.1462`; nothing if it is not known."""
+    from dlctl.series.readable import readable
+
+    return [] if record.loss is None else [f"loss {readable(LOSS, record.loss)}"]
 
 
 @dataclass(frozen=True)
@@ -100,6 +125,85 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
             tell.warn(f"the metrics are as of {format_span(time.time() - reader.seen_at)} ago")
             meaning = replace(insight(reader.run, record, None, None), left=None)
     return Details(record, files, meaning, _next_command(record), _stored_as(record))
+
+
+def runs_of(
+    mine: Client, records: Sequence[Record], sites: Collection[str] | None = None
+) -> dict[str, Run]:
+    """Return what was measured of trainings, by id; of a silent site, what it told before.
+
+    Args:
+        sites: Those that are asked, all at once; None: all.
+    """
+    known = {record.training_id: _reader_of(record) for record in records}
+    runs = {training_id: reader.run for training_id, (reader, _) in known.items()}
+    due: dict[str, list[Record]] = {}
+    for record in records:
+        is_whole = known[record.training_id][1]
+        if not is_whole and (sites is None or record.site in sites):
+            due.setdefault(record.site, []).append(record)
+    for site, answer in mine.sites_at_once(due, lambda s: read_runs(s, due[s.site.name])):
+        if isinstance(answer, dict):
+            runs |= answer
+        else:
+            mine.tell.warn(f"{site}: {answer.message}; its metrics are those of an earlier look")
+    return runs
+
+
+def read_runs(session: Session, records: Sequence[Record]) -> dict[str, Run]:
+    """Return what was measured of trainings of one site, by id.
+
+    Raises:
+        TransportError
+    """
+    found = {}
+    for record in records:
+        reader, is_whole = _reader_of(record)
+        if not is_whole:
+            reader.refresh(session.transport)
+            reader.save()
+        found[record.training_id] = reader.run
+    return found
+
+
+def _reader_of(record: Record) -> tuple[MetricsReader, bool]:
+    """Return what this machine knows of the metrics, and whether it was read after the end."""
+    from dlctl.outputs.metrics.reader import MetricsReader
+
+    reader = MetricsReader(record)
+    return reader, _is_whole(record, reader.run)
+
+
+def _is_whole(record: Record, run: Run) -> bool:
+    """Return whether nothing more will be measured: the supervisor has written its verdict."""
+    return record.state.final and any(
+        event.kind == EventKind.VERDICT.value and event.attempt == record.attempt
+        for event in run.events
+    )
+
+
+def with_measured(
+    mine: Client, records: Sequence[Record], sites: Collection[str]
+) -> list[Record]:  # fmt: skip
+    """Return the trainings, those whose programs report nothing as far as their metrics show.
+
+    Args:
+        sites: Those that have just answered, which are asked again.
+    """
+    from dlctl.series.pace import progress
+
+    silent = [record for record in records if record.started_at and record.step is None
+              and record.loss is None and not record.is_gone and not record.is_search]  # fmt: skip
+    runs = runs_of(mine, silent, sites)
+    known = [
+        replace(record, **progress(runs[record.training_id], record)._asdict())
+        if record.training_id in runs else record for record in records
+    ]  # fmt: skip
+    changed = [new for old, new in zip(records, known, strict=True)
+               if new != old and _is_whole(new, runs[new.training_id])]  # fmt: skip
+    if changed:
+        mine.store.update(*changed)
+    return known
 
 
 def _next_command(record: Record) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from dlctl.errors import Misused, RecordError
 from dlctl.lifecycle import check_learner, refresh
 from dlctl.logs.reader import LogReader, begin_at_tail, begin_since
 from dlctl.logs.shown import shown
-from dlctl.units import parse_duration
+from dlctl.units import parse_moment
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -125,18 +124,7 @@ class LinesWanted:
         """Return a time in Unix seconds, or None and how many seconds ago."""
         if (text := self.since) is None:
             return None
-        now = datetime.now().astimezone()
-        if clock := re.fullmatch(r"(\d{1,2}):(\d\d)(?::(\d\d))?", text):
-            hour, minute, second = (int(part or 0) for part in clock.groups())
-            if hour < 24 and minute < 60 and second < 60:
-                then = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
-                return (then if then <= now else then - timedelta(days=1)).timestamp(), 0.0
         try:
-            return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp(), 0.0
-        except ValueError:
-            pass
-        try:
-            return None, float(parse_duration(text))
+            return parse_moment(text)
         except ValueError as error:
-            raise Misused(f"{text}: an age such as 10m or 2h, or a time such as 14:30 or "
-                          "2026-01-31T14:30", option="--since") from error  # fmt: skip
+            raise Misused(str(error), option="--since") from error

@@ -59,7 +59,7 @@ SHAPES = {
         "delete": EITHER}),
     "details": Shape("all about a training", [
         _TRAINING, "?dlctl.outputs.insight:TrainingFiles", _all(_TEXTS, "stored_as utilisation?")
-        | _all(str, "output next_command shown_state starts_in_words") | _all(_OBJECT, "plan?")
+        | _all(str, "output next_command shown_state starts_in_words") | _all(_OBJECT, "plan? use?")
         | _all(_OBJECTS, "orders? answers? events?") | _all(_OBJECT | None, "time_left_s?"),
     ], {"show": OBJECT}),
     "file": Shape("a file of a folder", ["dlctl.request.left_out:FolderFile"], {
@@ -74,6 +74,8 @@ SHAPES = {
     "platform": Shape("figures of a site", ["dlctl.outputs.metrics.platform:Platform"], {
         "metrics --platform": LIST}),
     "report": Shape("where the hours went", ["dlctl.outputs.ledger:Ledger"], {"report": EITHER}),
+    "report-sum": Shape("sums over trainings", ["dlctl.outputs.ledger:Sum"], {
+        "report --by": LIST}),
     "order": Shape("an order to learners", ["dlctl.lifecycle.orders:Ordered"], {
         "tune": OBJECT, "checkpoints save": OBJECT}),
     "checkpoint": Shape("a checkpoint", ["dlctl.outputs.checkpoints:Checkpoint"], {
@@ -257,6 +259,7 @@ def _training() -> Any:
     types = get_type_hints(Record)
     return make_dataclass("Training", [
         ("created_at", float | None), ("overrides", dict[str, Any] | None, None),
+        ("elapsed_s", float | None, None),
         *((name, types[name] | None, None) for name in UNKNOWN_IF_0),
     ], bases=(Record,), frozen=True)  # fmt: skip
 

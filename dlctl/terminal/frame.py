@@ -11,6 +11,7 @@ from dlctl.series.curve import Curve, smoothed
 from dlctl.series.pace import progress
 from dlctl.series.readable import readable
 from dlctl.series.run import Run
+from dlctl.service.describe import progress_in_words
 from dlctl.terminal.plot import Drawn, Plot, beyond, draw, robust_limits
 from dlctl.terminal.text import BOLD, CURVES, DIM, Line, beside, page
 from dlctl.terminal.words import Shown, Still, heading, help_on, why, words
@@ -121,12 +122,8 @@ def _heads(shown: Sequence[Shown], view: View, columns: int, now: float) -> list
 
 
 def _head(line: Line, each: Shown, now: float) -> Line:
-    record, known = each.record, progress(each.run, each.record)
-    of = f" of {record.epochs}" if record.epochs else ""
-    parts = ["" if known.epoch is None else f"epoch {known.epoch}{of}"]
-    parts.append("" if known.step is None or known.step < 0 else f"step {known.step:,}")
-    if known.done is not None and not record.state.final:
-        parts.append(f"{100 * known.done:.0f} %")
+    record = replace(each.record, **progress(each.run, each.record)._asdict())
+    parts = progress_in_words(record)
     if (left := each.insight.left) is not None:
         parts.append(left.text)
     return heading(line, record, parts, now)
@@ -208,8 +205,9 @@ def _legend(
 ) -> list[Line]:
     line = Line().add(name, BOLD)
     for curve, colour, _ in chosen:
-        label = curve.key.shown if len(shown) == 1 else ""
-        label = label.removesuffix(name).strip() or ("" if len(chosen) == 1 else "train")
+        label = curve.key.shown.removesuffix(name).strip() or ("" if len(chosen) == 1 else "train")
+        if len(shown) > 1:  # the heads say whose colour it is
+            label = ""
         line.add("  ● ", colour).add(f"{label} " if label else "")
         line.add(readable(name, curve.last))
         best = curve.best() if len(shown) == 1 else None

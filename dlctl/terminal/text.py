@@ -18,6 +18,8 @@ CURVES = (75, 209, 114, 176, 222, 80, 203, 147)
 """Colours of curves: apart from one another on dark and on light ground."""
 _COLOURS = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 """Colours and other orders to a terminal."""
+_ENDING = 9
+"""So much of the end of a name that is too long stays: `-` and the random part of an id."""
 _CODES = {DIM: "2", BOLD: "1"}
 
 
@@ -86,6 +88,15 @@ def cut(text: str, width: int) -> str:
     if len(text) <= width and text.isascii():
         return text
     return text[: sum(end <= width for end in accumulate(map(width_of, text)))]
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a name that fits, without its middle: what tells ids apart is their end."""
+    text = printable(text)
+    if width_of(text) <= width:
+        return text
+    ending = cut(text[::-1], min(_ENDING, width * 2 // 3))[::-1]
+    return f"{cut(text, width - 1 - width_of(ending))}…{ending}"
 
 
 def wrapped(head: Line, text: str, columns: int, style: int = 0) -> list[Line]:

@@ -10,7 +10,7 @@ from dlctl import contract
 from dlctl.contract import Verdict, search
 from dlctl.contract.measured.past import Past
 from dlctl.errors import RemoteCommandError
-from dlctl.lifecycle.observe import paths_to_read
+from dlctl.lifecycle.observe import paths_of_newest
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import judge, parse_queue, queue_script, with_made
 from dlctl.record import ADOPTED, Record, RecordStore
@@ -81,7 +81,7 @@ def _names() -> list[str]:
     """Return the files that are read of each training, for a shell that knows `n` and `m`."""
     blank = Record("", "", "", "", "", "", attempt=_ANY)
     numbers = ((str(_ANY), "$n"), (str(_ANY + 1), "$m"))
-    names = [path.removeprefix("/") for path in paths_to_read(blank)]
+    names = [path.removeprefix("/") for path in paths_of_newest(blank)]
     for number, variable in numbers:
         names = [name.replace(number, variable) for name in names]
     return names
@@ -104,7 +104,7 @@ def _parsed(session: Session, end: Completed, mark: str) -> Inventory:
             damaged.append(found)
             continue
         known.append(found)
-        files |= dict(zip(paths_to_read(found), map(_bytes, contents), strict=True))
+        files |= dict(zip(paths_of_newest(found), map(_bytes, contents), strict=True))
     records = judge(session, known, files, queue)
     records.sort(key=lambda record: record.created_at)
     paths = [f"{each.job_dir}/{contract.verdict_file(each.attempt)}" for each in records]

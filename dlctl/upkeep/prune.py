@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -138,7 +137,7 @@ def look(
     there |= {each.training_id for each in found.damaged}
     gone = [
         record for name, record in mine.items()
-        if name not in there and _is_old(record, time.time() - older_than_s)
+        if name not in there and _is_old(record, found.now - older_than_s)
     ]  # fmt: skip
     unused = {} if found.damaged else found.usage.unused()
     if keep_results or "jobs" not in found.usage.folders:  # the root may be one not mounted now

@@ -21,7 +21,7 @@ from dlctl.record import Record
 from dlctl.series import Key, Run
 from dlctl.series.answers import Known, Saved, answers
 from dlctl.series.replays import Origin
-from dlctl.series.utilisation import sentences
+from dlctl.series.utilisation import sentences, use_of
 from dlctl.service.verbs import offers
 
 T0 = 1_790_000_000.0
@@ -78,7 +78,7 @@ class SyntheticFeed:
                 for c in details.get("checkpoints", [])
             ]
             meaning = {"answers": [asdict(a) for a in answers(run, Known(NOW_S, 10, saved))],
-                       "utilisation": sentences(run, None)}  # fmt: skip
+                       "utilisation": sentences(use_of(run), None)}  # fmt: skip
             return details | meaning | row(record, run) | {
                 "offers": [asdict(each) for each in offers(record.state)], "hint": record.hint,
                 "job_dir": record.job_dir, "folder": record.folder, "job_id": record.job_id,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,16 +11,14 @@ from dlctl.contract import ParameterServer, Plan, State, Status
 from dlctl.contract.metrics import (
     BATCHES,
     LOSS,
-    MEMORY_BYTES,
     PUSHES_PER_S,
     RESERVED,
     RESTARTS,
     SAMPLES_PER_S,
     STALENESS,
-    STEP_PARTS,
-    STEP_S,
     WAIT_SHARE,
 )  # fmt: skip
+from dlctl.series.utilisation import Use, shares_in_words
 
 if TYPE_CHECKING:
     from dlctl.outputs.insight import TrainingFiles
@@ -32,28 +29,28 @@ _LESS_TOLD = {*RESERVED} - {LOSS}
 """Metrics that the table of learners shows in a column, or not at all."""
 
 
-def print_learners(files: TrainingFiles, *, memory: bool) -> None:
+def print_learners(files: TrainingFiles, use: Use, now: float) -> None:
     """Print a row for each learner, their newest metrics, and where the time of a step goes.
 
     Args:
-        memory: As of `speed_line`.
+        now: By the site's clock, Unix seconds.
     """
     output.line()
     output.table(["learner", "host", "state", "epoch", "step", "heartbeat"],
-                 [_learner(status) for status in files.learners])  # fmt: skip
+                 [_learner(status, now) for status in files.learners])  # fmt: skip
     _print_metrics(files.learners, files.plan.training_id)
-    if speed := speed_line([s.metrics for s in files.learners], files.plan, memory=memory):
+    if speed := speed_line([s.metrics for s in files.learners], files.plan, use):
         output.items(speed)
 
 
-def _learner(status: Status) -> list[str]:
+def _learner(status: Status, now: float) -> list[str]:
     ended = status.exit_code is not None or status.signal is not None
     code = f"exit {status.exit_code}" if status.signal is None else f"signal {status.signal}"
     return [
         str(status.rank), status.host,
         f"ended, {code}" if ended else state_and_reason(status),
         dash(status.epoch), dash(status.step),
-        ago(time.time() - status.heartbeat_at),
+        ago(now - status.heartbeat_at),
     ]  # fmt: skip
 
 
@@ -77,37 +74,16 @@ def _print_metrics(learners: list[Status], training_id: str) -> None:
     output.line()
 
 
-def speed_line(metrics: list[dict[str, float | None]], plan: Plan, *, memory: bool = True) -> str:
-    """Return `1200 samples/s · exchange 3 % · data 1 % of a step just now`, or nothing.
+def speed_line(metrics: list[dict[str, float | None]], plan: Plan, use: Use) -> str:
+    """Return `1200 samples/s · of a step's time exchange 3 %, data 1 %`, or nothing.
 
     Args:
-        metrics: The newest of each learner; shares are means over the learners that report them.
-        memory: Whether to tell the learners' own figure, which samples of the node make needless.
+        metrics: The newest of each learner.
     """
-    from dlctl.series.readable import readable
-
     rate = next((v for m in metrics if (v := m.get(SAMPLES_PER_S))), None)
-    step_s = _mean(metrics, STEP_S)
-    if step_s is None and rate:
-        step_s = plan.training.batch_size / rate
     # With a parameter server a learner knows its own rate only.
     parts = [f"{rate:.0f} samples/s"] if rate and not plan.parameter_server else []
-    if memory and (most := max((m.get(MEMORY_BYTES) or 0 for m in metrics), default=0)):
-        parts.append(f"{readable(MEMORY_BYTES, most)} of memory each at most")
-    means = {word: _mean(metrics, name) for name, word in STEP_PARTS.items()} if step_s else {}
-    shares = [f"{word} {_percent(mean / step_s)}" for word, mean in means.items()
-              if mean is not None and step_s]  # fmt: skip
-    return " · ".join([*parts, *shares]) + (" of a step just now" if shares else "")
-
-
-def _mean(metrics: list[dict[str, float | None]], name: str) -> float | None:
-    values = [value for m in metrics if (value := m.get(name)) is not None]
-    return sum(values) / len(values) if values else None
-
-
-def _percent(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{percent:.1g} %"
+    return " · ".join([*parts, *filter(None, [shares_in_words(use)])])
 
 
 def server_line(files: TrainingFiles) -> str:
@@ -142,7 +118,7 @@ def _shard_nodes(files: TrainingFiles) -> list[int]:
     return files.homes.shard_nodes if files.homes else planned.shard_nodes if planned else []
 
 
-def print_servers(files: TrainingFiles) -> None:
+def print_servers(files: TrainingFiles, now: float) -> None:
     """Print a row for each learner's pushes, and one for each node's server."""
     if any(PUSHES_PER_S in status.metrics for status in files.learners):
         output.line()
@@ -152,16 +128,16 @@ def print_servers(files: TrainingFiles) -> None:
             output.line(speed)
     if files.servers:
         lost = files.homes.lost_nodes if files.homes else []
-        rows = [_server(each, _shard_nodes(files), lost) for each in files.servers]
+        rows = [_server(each, _shard_nodes(files), lost, now) for each in files.servers]
         output.line()
         output.table(["server", "host", "state", "primary of", "heartbeat"], rows)
 
 
-def _server(status: Status, homes: list[int], lost: list[int]) -> list[str]:
+def _server(status: Status, homes: list[int], lost: list[int], now: float) -> list[str]:
     node = status.rank
     mine = [str(shard) for shard, home in enumerate(homes) if home == node]
     state = "lost" if node in lost else state_and_reason(status)
-    heartbeat = ago(time.time() - status.heartbeat_at)
+    heartbeat = ago(now - status.heartbeat_at)
     return [str(node), status.host, state, _shards(mine), heartbeat]
 
 

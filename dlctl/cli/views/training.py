@@ -14,7 +14,14 @@ from dlctl.contract import STOPPING, Next, State, attempt_dir
 from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
-from dlctl.service.describe import asked_in_words, output_in_words, starts
+from dlctl.series.utilisation import Use
+from dlctl.service.describe import (
+    asked_in_words,
+    loss_in_words,
+    output_in_words,
+    progress_in_words,
+    starts,
+)
 from dlctl.service.submit import STARTED
 from dlctl.terminal.text import cut
 from dlctl.units import several, unix_seconds
@@ -35,7 +42,8 @@ def print_story(details: Details) -> None:
     """Print as much as one screen holds."""
     record, files = details.record, details.files
     verdict, learners = verdict_fields(details), files.learners if files else []
-    speed = speed_line([s.metrics for s in learners], files.plan) if files else ""
+    use = details.insight.use if details.insight else Use()
+    speed = speed_line([s.metrics for s in learners], files.plan, use) if files else ""
     left = details.insight.left if details.insight else None
     by_state = Counter(str(status.state) for status in learners).most_common()
     story = {
@@ -66,14 +74,14 @@ def print_story(details: Details) -> None:
 
 def print_details(details: Details) -> None:
     """Print all that is known."""
-    record, files = details.record, details.files
+    record, files, now = details.record, details.files, details.record.site_time(time.time())
     plan, learners = (files.plan, files.learners) if files else (None, [])
     weights, created_at = plan and plan.weights, unix_seconds(record.created_at)
     output.fields({
         "training": record.training_id, "name": record.name, "state": record.state_in_words,
         "reason": record.reason, **verdict_fields(details),
         "site": record.site, "attempt": record.attempt, "job": record.job_id,
-        "progress": "" if record.done is None else f"{100 * record.done:.0f} %",
+        "progress": ", ".join([*progress_in_words(record), *loss_in_words(record)]),
         "created": created_at
         and time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(created_at)),
         "folder": record.folder, "job directory": record.job_dir,
@@ -92,11 +100,9 @@ def print_details(details: Details) -> None:
     for text in _warnings(details):
         output.warn(text)
     if files and learners:
-        busy = details.insight.utilisation if details.insight else []
-        sampled = any("of memory" in sentence for sentence in busy)
-        print_learners(files, memory=not sampled)
+        print_learners(files, details.insight.use if details.insight else Use(), now)
     if files and files.plan.parameter_server:
-        print_servers(files)
+        print_servers(files, now)
     if answers := _answers(details):
         output.line()
         output.fields(answers)
@@ -141,7 +147,7 @@ def _fitted(fields: dict[str, str], most_lines: int) -> dict[str, str]:
     columns = _columns()
     if columns is None:
         return fields
-    room = max(20, columns - max(map(len, fields)) - 2)
+    room = max(12, columns - max(map(len, fields)) - 2)
     spare = max(0, most_lines - len(fields))
     found = {}
     for name, text in fields.items():
@@ -158,19 +164,16 @@ def _state(details: Details) -> str:
     state = f"{record.state_in_words} on {record.site}, attempt {record.attempt}{job}"
     if start := starts(record, time.time()):
         return f"{state}; {start}"
-    begun, until = record.started_at, record.ended_at or time.time()
-    return f"{state}, {format_span(max(0.0, until - begun))}" if begun else state
+    elapsed_s = record.elapsed_s(time.time())
+    return state if elapsed_s is None else f"{state}, ran {format_span(elapsed_s)}"
 
 
 def _progress(details: Details) -> str:
-    record, columns, parts = details.record, _columns(), []
+    record, columns, parts = details.record, _columns(), progress_in_words(details.record)
     if record.done is not None:
         wide = BAR if columns is None else min(BAR, columns // 4)
-        parts.append(f"{bar(record.done, wide)} {100 * record.done:.0f} %")
-    of = f"/{record.epochs}" if record.epochs else ""
-    parts += [] if record.epoch is None else [f"epoch {record.epoch}{of}"]
-    parts += [] if record.step is None else [f"step {record.step}"]
-    return "  ".join(parts)
+        parts = [bar(record.done, wide), *parts]
+    return "  ".join([*parts, *loss_in_words(record)])
 
 
 def _answers(details: Details) -> dict[str, str]:
@@ -207,7 +210,7 @@ def verdict_fields(details: Details) -> dict[str, str]:
     return {
         "kind": verdict.kind if verdict else "",
         "evidence": _evidence(evidence) if evidence else "",
-        "next": _next(action, time.time()) if action else "",
+        "next": _next(action, details.record.site_time(time.time())) if action else "",
     }
 
 

@@ -9,6 +9,7 @@ import re
 import struct
 import time
 from collections import defaultdict
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from dashboard_server import served
 from login_side import make_record, plan_of
 
 from dlctl import contract
-from dlctl.contract import State, to_json
+from dlctl.contract import State, Status, Verdict, to_json
 from dlctl.contract.metrics import EventKind, MetricsLine, Source, finite
 from dlctl.dashboard.curves import MOST_CURVES
 from dlctl.dashboard.live import LiveFeed
@@ -74,6 +75,19 @@ class Faces:
                     points.pop()
                 points.append((step, value))
         file.add_all(lines)
+
+    def has_run(self):
+        """Write what a first attempt that was halted leaves."""
+        (self.folder / contract.submit_begin(1)).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / contract.submit_begin(1)).touch()
+        begun = Status("supervisor", 0, 1, State.HALTED, started_at=1e9, heartbeat_at=1e9 + 400)
+        for name, content in (
+            (contract.status_file(1, "supervisor", 0), begun),
+            (contract.verdict_file(1), Verdict(1, "7", State.HALTED, "x", finished_at=1e9 + 400)),
+            (contract.plan_file(1), plan_of()),
+        ):
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_text(to_json(content))
 
     def told(self, *arguments):
         done = self.run(*arguments)
@@ -256,3 +270,53 @@ def test_faces_agree_on_a_spike_in_a_million_points(faces, trainings, tmp_path):
     known = dict(faces.known["loss"])
     assert {spike - 100, spike, spike + 100} < set(near["x"]) and "low" not in near
     assert near["last"] == [known[step] for step in near["x"]]
+
+
+def test_a_figure_is_the_same_number_in_every_face(faces, trainings):
+    """One exchange was 52 % in `watch`, 24 % in `show` and 21.2 % in `report`."""
+    values = {"step_s": 1.0, "loss": 0.25}
+    faces.write(1, range(1, 301), lambda n: values | {"exchange_s": 0.6 if n <= 200 else 0.3})
+    node = MetricsFile(faces.folder / contract.metrics_file(1, 0, Source.NODE))
+    node.add_all([
+        MetricsLine(n, 1, 1e9 + n, {"cpu_percent": 60.0 if n <= 200 else 10.0,
+                                    "memory_rss_bytes_max": 2.0**29 if n == 7 else 2.0**28})
+        for n in range(1, 301)
+    ])  # fmt: skip
+    faces.has_run()
+    report, watch = faces.told("report", ONE), faces.told("watch", ONE, "--once")
+    show = faces.told("show", ONE, "--all")
+    used = "used 0.43 on average"
+    for told in (report, watch, show):
+        assert used in told and "512 MiB of memory a learner at most" in told, told
+        assert "On average a step exchanges for 50 % of its time." in told
+    assert re.search(r"exchanging .* 50 %$", report, re.MULTILINE)
+    plain = json.loads(faces.told("show", ONE, "--json"))["use"]
+    book = json.loads(faces.told("report", ONE, "--json"))
+    assert plain["cpus"] == book["cpus_used"] == pytest.approx(0.4333, abs=1e-4)
+    assert plain["memory_bytes"] == book["memory_used_bytes"] == 2**29
+    assert plain["step_shares"]["exchange"] == book["step_shares"]["exchange"] == pytest.approx(0.5)
+    (row,) = json.loads(faces.told("list", "--json"))
+    assert (row["step"], row["loss"]) == (300, 0.25)
+    assert "step 300, loss 0.25" in show and "step 300 " in f"{watch.splitlines()[0]} "
+
+
+def test_one_filter_chooses_for_every_face(faces, trainings):
+    faces.write(1, range(1, 4), lambda n: {"loss": 1.0 / n})
+    trainings.tag([faces.record], lambda _: ["rates"])
+    faces.has_run()
+    other = replace(faces.record, training_id="other-1", name="other", job_dir="/nowhere")
+    trainings.add(other)
+    for command in ("watch --once", "metrics", "report", "list"):
+        assert "other-1" not in faces.told(*command.split(), "--tag", "rates"), command
+        assert faces.run(*command.split(), "--tag", "nothing").exit_code == 0, command
+    page = faces.folder.parent.parent / "rates.html"
+    faces.told("dashboard", "--tag", "rates", "--export", str(page))
+    (data,) = REPORT.findall(page.read_text())
+    assert [row["id"] for row in json.loads(data)["trainings"]] == [ONE]
+    (by_tag,) = json.loads(faces.told("report", "--tag", "rates", "--by", "tag", "--json"))
+    assert (by_tag["key"], by_tag["trainings"]) == ("rates", 1)
+    assert faces.run("report", "--since", "2027-01-01").exit_code == 0
+    refused = faces.run("report", ONE, "--by", "colour", "--json")
+    assert refused.exit_code == 2
+    error = json.loads(refused.stdout)["error"]
+    assert error["message"] == "'colour' is no way to group: there are tag, state, site, name"

@@ -1,5 +1,6 @@
 """Settings, the pager, names such as @latest, one shape of JSON, --dry-run, broken surroundings."""
 
+import json
 import os
 import re
 import subprocess
@@ -185,3 +186,19 @@ def test_a_user_without_a_home_is_told_so():
     end = run(f"cd / && exec setpriv --reuid 54321 --clear-groups {RUN[5:]}",
               {"PATH": os.environ["PATH"]})  # fmt: skip
     assert (end.returncode, "there is no home folder: HOME is not set" in end.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    (["show", "nosuch"], 8, "no training 'nosuch' is known here"),
+    (["report", "nosuch"], 8, "no training 'nosuch' is known here"),
+    (["submit", "nosuch.yml"], 3, "nosuch.yml: does not exist"),
+    (["list", "--sort", "colour"], 2, "no training here has a column or a metric 'colour'"),
+    (["show", "--colour"], 2, "No such option: --colour"),
+])  # fmt: skip
+def test_a_failure_is_json_too(dlctl, three, arguments, code, message):
+    """A program that reads standard output found nothing there."""
+    done = dlctl(*arguments, "--json")
+    error = json.loads(done.stdout)["error"]
+    assert (done.exit_code, error["exit_code"]) == (code, code)
+    assert error["message"].startswith(message) and message.split("'")[0].strip() in done.stderr
+    assert not dlctl(*arguments).stdout

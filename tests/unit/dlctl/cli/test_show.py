@@ -35,6 +35,7 @@ from dlctl.outputs.insight import Attempt, Insight
 from dlctl.record import Record
 from dlctl.series.answers import Answer
 from dlctl.series.pace import TimeLeft
+from dlctl.series.utilisation import Use
 from dlctl.service.submit import _say_links
 from dlctl.terminal.text import width_of
 
@@ -61,24 +62,13 @@ def test_show_lists_learners_per_attempt_if_they_changed(learners, told):
     assert _per_attempt(attempts(*learners)) == told
 
 
-@pytest.mark.parametrize(("metrics", "line"), [
-    ([], ""),
-    ([{"loss": 1.0}], ""),
-    ([{"exchange_s": 0.1}], ""),
-    ([{"samples_per_s": 0.0, "exchange_s": 0.1}], ""),
-    ([{"samples_per_s": None, "memory_bytes": None}], ""),
-    ([{"memory_bytes": 1 << 30}, {"memory_bytes": 3 << 30}], "3 GiB of memory each at most"),
-    ([{"samples_per_s": 100.0, "exchange_s": 0.02, "data_wait_s": 0.005,
-       "checkpoint_stall_s": 0.001},
-      {"exchange_s": 0.01, "data_wait_s": 0.005, "checkpoint_stall_s": None}],
-     "100 samples/s · exchange 3 % · data 1 % · checkpoint 0.2 % of a step just now"),
-    ([{"step_s": 0.1, "exchange_s": 0.05, "data_wait_s": 0.0}],
-     "exchange 50 % · data 0 % of a step just now"),
-])  # fmt: skip
-def test_where_the_time_of_a_step_goes(metrics, line):
-    assert speed_line(metrics, PLAN) == line
-    if "of memory" in line:  # which the node has measured
-        assert speed_line(metrics, PLAN, memory=False) == ""
+def test_where_the_time_of_a_step_goes():
+    use = Use(step_shares={"exchange": 0.52, "data": 0.002, "checkpoint": 0.0})
+    shares = "of a step's time exchange 52 %, data 0.2 %, checkpoint 0 %"
+    assert speed_line([], PLAN, use) == shares
+    metrics = [{"samples_per_s": 100.0}, {"loss": 1.0}]
+    assert speed_line(metrics, PLAN, use) == f"100 samples/s · {shares}"
+    assert speed_line([{"samples_per_s": None}, {}], PLAN, Use()) == ""
 
 
 def test_of_many_metrics_the_first_are_printed(capsys):
@@ -93,9 +83,10 @@ def test_of_many_metrics_the_first_are_printed(capsys):
 
 def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
     learner = process("learner", 0, "n1", loss=0.5, step_s=0.1, exchange_s=0.003)
-    print_details(make_details(learners=[learner], attempts=attempts(2, 1)))
+    insight = Insight(use=Use(step_shares={"exchange": 0.03}))
+    print_details(make_details(learners=[learner], attempts=attempts(2, 1), insight=insight))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "exchange 3 % of a step just now"
+    assert lines[-1] == "of a step's time exchange 3 %"
     assert lines[-4:-1] == ["metrics:", "  loss  0.5", ""]
     assert "exchange_s" not in "".join(lines)
     assert any("2 in attempt 1, 1 from attempt 2 on" in line for line in lines)
@@ -137,10 +128,11 @@ def test_a_narrow_terminal_breaks_no_word_of_the_metrics(on_terminal):
                "loss": 0.2, "validation_top5_accuracy": None}  # fmt: skip
     learners = [process("learner", rank, "node001", **metrics) for rank in (0, 1)]
     reason = "Learner 1 on node001 failed with exit code 1: train.py:14: RuntimeError: wrong shape"
-    told = make_details(learners=learners, record={"reason": reason})
+    insight = Insight(use=Use(step_shares={"exchange": 0.1, "data": 0.004}))
+    told = make_details(learners=learners, record={"reason": reason}, insight=insight)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(lambda: print_details(told), 60))
     assert "RuntimeError: wrong shape\n" in shown
-    speed = "6624 samples/s · 1 GiB of memory each at most\n· exchange 10 % of a step just now\n"
+    speed = "6624 samples/s · of a step's time exchange 10 %, data 0.4 %\n"
     assert speed in shown
     assert shown.count("validation_top5_accuracy  nan") == 1
     assert all(len(line) <= 60 for line in shown.splitlines())

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from made_search import write_search
 
+from dlctl.cli import output
 from dlctl.contract import State
 from dlctl.record import Record
 from dlctl.terminal.text import width_of
@@ -136,3 +137,14 @@ def test_json_is_json_where_only_ascii_can_be_written(dlctl, lived_in, command):
     done = dlctl(*command, "--json", env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}, ok=True)
     for text in done.stdout.splitlines() if command == ["logs"] else [done.stdout]:
         json.loads(text)
+
+
+def test_a_terminal_that_hears_no_key_is_told_what_to_do(on_terminal, monkeypatch):
+    """As on Windows: `watch` drew one picture below the other, without a word."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    seen = []
+    on_terminal(lambda: seen.append((output.has_whole_screen(), output.why_no_screen())), 80)
+    ((is_whole, why),) = seen
+    assert not is_whole and why.startswith("this system has no termios, so that no key is heard")
+    assert "--once prints one picture" in why
+    assert output.why_no_screen() == "", "a pipe gets no such word"

@@ -84,7 +84,7 @@ def test_the_answer_fits_into_80_columns(found, capsys):
     told = dict(line.split("  ", 1) for line in lines)
     if found is FOUND:
         assert told["restarts"].strip() == "bit for bit" and "differing" not in told
-        assert "46.2 h in 13 jobs, 185 node-hours, 739 GPU-hours" in told["training"]
+        assert "46.2 h in 13 jobs, 185 h of nodes, 739 h of GPUs" in told["training"]
         assert "14 d is enough" in told["time"]
     else:
         assert "NOT bit for bit: 40 parts of the state differ, by at most 1.25e-07" in lines[0]

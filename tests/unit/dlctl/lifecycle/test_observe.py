@@ -305,6 +305,47 @@ def test_an_answer_is_cut_by_its_length_and_an_incomplete_one_is_none(content, a
     assert parse_answer(content) == answer
 
 
+# How long it has run: by the site's clock, over all attempts -------------------------------------
+
+
+def supervised(known, **contents):
+    found = dict.fromkeys(paths_to_read(known))
+    for name, value in contents.items():
+        attempt = int(name.rpartition("_")[2])
+        path = f"{known.job_dir}/{contract.status_file(attempt, 'supervisor', 0)}"
+        found[path] = contract.to_json(value).encode()
+    return found
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 3.0, 400 * 86400.0, -7200.0])
+def test_a_clock_that_is_off_does_not_change_how_long_a_training_has_run(ahead_s):
+    """A laptop whose clock was off by 400 days showed 400 days."""
+    known, wall_s = record(state=State.TRAINING), NOW + ahead_s
+    running = supervisor(started_at=NOW - 600)
+    look = replace(seen(job=RUNNING, supervisor=running), claim="7")
+    known = derive(known, look, wall_s)
+    assert known.elapsed_s(wall_s) == pytest.approx(600, abs=5)
+    assert known.elapsed_s(wall_s + 60) == pytest.approx(660, abs=5)
+    # An answer that took a moment longer is no change.
+    again = derive(known, replace(look, now=NOW + 58), wall_s + 60)
+    assert replace(again, seen_at=known.seen_at) == known
+
+
+def test_what_earlier_attempts_ran_counts_and_is_read_once():
+    """After `dlctl resume` a training seemed to be younger than before."""
+    first = Status("supervisor", 0, 1, State.HALTED, started_at=NOW - 1000, heartbeat_at=NOW - 700)
+    third = Status("supervisor", 0, 3, State.TRAINING, started_at=NOW - 50, heartbeat_at=NOW)
+    known = record(state=State.TRAINING, attempt=3)
+    look = observe(known, supervised(known, supervisor_1=first, supervisor_3=third), NOW)
+    known = derive(known, replace(look, job=RUNNING), NOW)
+    assert (known.ran_before_s, known.ran_through) == (300, 2)
+    assert known.elapsed_s(NOW) == 350
+    assert not any("attempts/1/" in path for path in paths_to_read(known))
+    look = observe(known, supervised(known, supervisor_3=third), NOW)
+    assert derive(known, replace(look, job=RUNNING), NOW).elapsed_s(NOW) == 350
+    assert record(started_at=NOW - 9, state=State.FAILED).elapsed_s(NOW) is None
+
+
 # When a client that stays asks the queue: by a clock of the test's own ---------------------------
 
 LIVES = Observation(

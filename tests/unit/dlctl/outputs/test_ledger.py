@@ -8,9 +8,10 @@ from login_side import plan_of
 from dlctl.contract import State, Status, Verdict
 from dlctl.contract.metrics import MetricsLine
 from dlctl.lifecycle.accounts import AttemptAccount
-from dlctl.outputs.ledger import USES, Prices, advise, ledger
+from dlctl.outputs.ledger import USES, Prices, advise, ledger, summed
 from dlctl.scheduler.base import Usage
 from dlctl.scheduler.slurm import Slurm
+from dlctl.series.utilisation import Use, sentences
 
 TEXT = """\
 name: x
@@ -65,7 +66,29 @@ def test_the_uses_of_an_attempt_add_up_to_the_hours_held():
     assert found.queued_h == pytest.approx(600 / 3600)
     assert found.cost == pytest.approx(1.2 * 400 / 3600 + 2.5 * 800 / 3600)
     assert (found.memory_asked_bytes, found.memory_used_bytes) == (8 * 2**30, 3 * 2**30)
-    assert (found.cpus_asked, found.cpus_used) == (8, pytest.approx(8.0))
+    # Without measurements of a node the accounting tells, and of one learner, as the manifest asks.
+    assert (found.cpus_asked, found.cpus_used) == (2, pytest.approx(2.0))
+    assert found.cpu_hours == hours(8 * 200) and found.gpu_energy_kwh is None
+
+
+def test_what_was_measured_counts_before_the_accounting():
+    """`report` and `show --all` disagreed on the CPUs and on the peak of memory."""
+    use = Use(cpus=0.24, memory_bytes=2.0**31, gpu_power_w=300.0, step_shares={"exchange": 0.52})
+    found = ledger("x-1", [FIRST], None, 0.0, use)
+    assert (found.cpus_used, found.memory_used_bytes, found.step_shares) == (
+        0.24, 2**31, {"exchange": 0.52})  # fmt: skip
+    assert found.utilisation == sentences(use, PLAN.resources)
+    assert found.gpu_energy_kwh == pytest.approx(0.3 * 800 / 3600)
+
+
+def test_sums_over_trainings():
+    one, other = (ledger(name, [FIRST], Prices(1.0, 0.0, currency), 0.0)
+                  for name, currency in (("x-1", "EUR"), ("x-2", "USD")))  # fmt: skip
+    found = summed("rates", [one, one])
+    assert (found.trainings, found.node_hours) == (2, hours(2 * 2 * 200))
+    assert found.useful_share == pytest.approx(34 / 200)
+    assert (found.cost, found.currency) == (pytest.approx(800 / 3600), "EUR")
+    assert (summed("all", [one, other]).cost, summed("none", []).useful_share) == (None, None)
 
 
 def test_what_a_fault_lost_is_done_again():
@@ -135,7 +158,7 @@ def test_the_advice_names_what_would_have_saved_most():
     own = advise(none | {"again": 2.0}, 0, 12, 1, None, None, has_loop=False)
     assert own.startswith("a program that saves twice as often would have saved")
     said = advise(none | {"data": 3.0}, 0, 13, 1, None, None)
-    assert said.startswith("more `cpus`") and "3 node-hours: 23 %" in said
+    assert said.startswith("more `cpus`") and "about 3 h of a node: 23 %" in said
     assert advise(none, 0, 10, 1, 8 * gib, 2 * gib).startswith("`memory: 2560MiB`")
     assert advise(none, 0, 10, 1, gib, gib // 2 - 1).startswith("`memory: 768MiB`")
     assert "memory" not in advise(none, 0, 10, 1, gib // 4, gib // 9)

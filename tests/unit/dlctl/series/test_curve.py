@@ -107,3 +107,16 @@ def test_few_points_are_not_dragged_along_by_smoothing():
     assert smooth(sparse)[450] == pytest.approx(0.0, abs=1e-6)
     assert smooth(sparse)[500] == pytest.approx(1.0, abs=1e-6)
     assert 0.2 < smooth(dense)[500] < 0.8
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 63, 64, 65, 1025, 4099])
+def test_the_mean_and_the_highest_are_of_all_points(count):
+    draw = random.Random(count)
+    curve, values = Curve(Key("loop", 0, "", "x")), [draw.random() for _ in range(count)]
+    for step, value in enumerate(values):
+        curve.points.point(step, step, value)
+    if not values:
+        assert math.isnan(curve.mean()) and math.isnan(curve.highest())
+        return
+    assert curve.mean() == pytest.approx(sum(values) / count)
+    assert curve.highest() == max(values)

@@ -4,8 +4,12 @@ import pytest
 from login_side import make_record
 
 from dlctl.contract import Made, OutputPlace, State
+from dlctl.contract.metrics import MetricsLine, Source
+from dlctl.errors import Misused
+from dlctl.series.replays import Origin
+from dlctl.series.run import Run
 from dlctl.terminal.text import width_of
-from dlctl.terminal.trainings import frame, reason_of, table, time_left
+from dlctl.terminal.trainings import Columns, frame, reason_of, table, time_left
 
 NOW = 1_800_000_000.0
 RECORDS = [
@@ -61,3 +65,61 @@ def test_a_list_says_what_is_to_be_said_of_a_training_that_completed():
 def test_what_is_unusual_in_a_training_at_work_is_told(reason):
     """`list` said TRAINING and nothing else of a learner that was silent."""
     assert reason_of(make_record(state=State.TRAINING, seen_at=NOW, reason=reason), NOW) == reason
+
+
+def test_a_long_id_keeps_its_unique_end():
+    """At 80 columns two trainings of one long name looked the same."""
+    for columns in (40, 60, 80):
+        row = table(RECORDS, columns, NOW)[1].render(False)
+        assert row.startswith("di") and row.split()[0].endswith("-abcdefgh"), columns
+
+
+def test_a_terminal_leaves_out_what_says_nothing_and_a_pipe_does_not():
+    done = [make_record(training_id=f"w{n}-abcdefgh", name=f"w{n}", state=State.COMPLETED,
+                        seen_at=NOW, started_at=NOW - 60, ended_at=NOW, loss=n / 10, step=7)
+            for n in (1, 10, 2)]  # fmt: skip
+    head = table(done, 80, NOW)[0].render(False).split()
+    assert head == ["training", "state", "site", "progress", "elapsed", "loss"]
+    head = table(done, None, NOW)[0].render(False).split()
+    assert head[-4:] == ["left", "elapsed", "loss", "why"]
+    why = "learner 0 on n1 ended with exit code 3 " * 11
+    failed = make_record(state=State.FAILED, seen_at=NOW, reason=why)
+    line = table([failed], None, NOW)[1].render(False)
+    assert len(line) < 160 and line.endswith("…")
+    by_name = Columns(by="name").ordered(done, NOW)
+    assert [each.name for each in by_name] == ["w1", "w2", "w10"]
+
+
+def sweep():
+    found = {"lr=0.1 batch_size=8": 0.5, "lr=0.02 batch_size=8": 0.9, "lr=1 batch_size=8": None}
+    runs, records = {}, []
+    for n, (varied, accuracy) in enumerate(found.items()):
+        records.append(make_record(training_id=f"t-{n}", state=State.COMPLETED, seen_at=NOW,
+                                   varied=varied, loss=accuracy))  # fmt: skip
+        runs[f"t-{n}"] = run = Run(f"t-{n}")
+        for step, value in enumerate([] if accuracy is None else [accuracy, accuracy / 2], start=1):
+            run.add(Origin(1, 0, Source.LOOP), MetricsLine(step, 1, 1.0, {"val_accuracy": value}))
+    return records, runs
+
+
+def test_a_sweep_shows_what_varied_and_which_was_best():
+    records, runs = sweep()
+    head, *rows = (line.render(False).split() for line in table(records, 60, NOW))
+    assert head[:4] == ["training", "state", "lr", "batch_size"] and head[-1] == "loss"
+    assert rows[1][:4] == ["t-1", "COMPLETED", "0.02", "8"]
+
+    def order(by):
+        return [each.training_id for each in Columns(by=by, runs=runs).ordered(records, NOW)]
+
+    assert order("loss") == ["t-0", "t-1", "t-2"]
+    assert order("lr") == ["t-1", "t-0", "t-2"]
+    # The best come first, what is not known last.
+    assert order("val_accuracy") == order("best:validation_accuracy") == ["t-1", "t-0", "t-2"]
+    shape = Columns(["training", "best:val_accuracy"], "val_accuracy", runs)
+    lines = [line.render(False).split() for line in table(records, 80, NOW, shape=shape)]
+    assert lines == [["training", "best:val_accuracy", "val_accuracy"], ["t-0", "0.5", "0.25"],
+                     ["t-1", "0.9", "0.45"], ["t-2", "-", "-"]]  # fmt: skip
+    mixed = [*records, make_record(training_id="other", seen_at=NOW)]
+    assert "lr" not in table(mixed, 200, NOW)[0].render(False)
+    with pytest.raises(Misused, match="no training here has a column or a metric 'nosuch'"):
+        order("nosuch")
