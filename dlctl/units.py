@@ -21,6 +21,7 @@ from dlctl.contract.ground.amounts import counted as counted
 from dlctl.contract.ground.amounts import format_bytes as format_bytes
 from dlctl.contract.ground.amounts import format_duration as format_duration
 from dlctl.contract.ground.amounts import format_span as format_span
+from dlctl.contract.ground.amounts import natural as natural
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}

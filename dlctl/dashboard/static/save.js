@@ -1,7 +1,7 @@
 // Save what a chart shows: as a picture, or as numbers.
 import { button, el, svg } from './dom.js';
 import { title } from './format.js';
-import { pathPen, themeColours, traceColumns, traceLine } from './paint.js';
+import { inkOf, pathPen, themeColours, traceBand, traceColumns, traceLine } from './paint.js';
 
 export function saveMenu(chart) {
   const entries = [['PNG', savePng], ['SVG', saveSvg], ['CSV', saveCsv]];
@@ -41,7 +41,7 @@ function savePng(chart) {
   let x = 10 * ratio;
   ctx.font = `${11 * ratio}px ${colours.font}`;
   for (const curve of chart.visible) {
-    ctx.fillStyle = colours.series[curve.colour];
+    ctx.fillStyle = inkOf(curve.colour);
     ctx.fillRect(x, 31 * ratio, 12 * ratio, 3 * ratio);
     ctx.fillStyle = colours.text;
     ctx.fillText(curve.label, x + 16 * ratio, 36 * ratio);
@@ -80,9 +80,14 @@ export function chartPicture(chart) {
 }
 
 function curveOfPicture(curve, lines, [toX, toY], colours, breaks) {
-  const look = { stroke: colours.series[curve.colour], 'stroke-dasharray': curve.dashed ? '5 4' : null };
+  const look = { stroke: inkOf(curve.colour), 'stroke-dasharray': curve.dashed ? '5 4' : null };
   const pen = pathPen();
-  traceColumns(curve, toX, toY, pen, breaks);
+  if (curve.band) {
+    const area = pathPen();
+    traceBand(curve, toX, toY, area);
+    lines.append(svg('path', { d: area.text(), fill: look.stroke, opacity: 0.18 }));
+    traceLine(curve.x, curve.last, toX, toY, pen, breaks);
+  } else traceColumns(curve, toX, toY, pen, breaks);
   lines.append(svg('path', { ...look, d: pen.text(), 'stroke-width': curve.smooth ? 1 : 1.4, opacity: curve.smooth ? 0.3 : null }));
   if (!curve.smooth) return;
   const smooth = pathPen();
@@ -107,7 +112,7 @@ function axesOfPicture(plot, box, body, colours) {
 function legendOfPicture(chart, picture, colours) {
   let x = 10;
   for (const curve of chart.visible) {
-    picture.append(svg('rect', { x, y: 31, width: 12, height: 3, fill: colours.series[curve.colour] }));
+    picture.append(svg('rect', { x, y: 31, width: 12, height: 3, fill: inkOf(curve.colour) }));
     picture.append(svg('text', { x: x + 16, y: 36, fill: colours.text }, curve.label));
     x += 32 + curve.label.length * 6;
   }
