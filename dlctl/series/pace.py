@@ -52,6 +52,8 @@ def progress(run: Run | None, reported: ReportedProgress) -> Progress:
     newest, step = NO_STEP if run is None else run.last_step, reported.step
     if run is None or newest == NO_STEP or (step is not None and newest <= step):
         return Progress(reported.epoch, step, reported.done)
+    if run.step_word == "epoch":
+        return Progress(max(newest, reported.epoch or 0), step, reported.done)
     epoch, then, done = run.epoch_at(newest), reported.epoch, reported.done
     return Progress(
         then if then is None or math.isnan(epoch) else max(then, int(epoch)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from dlctl.contract.measured.bins import Bin
-from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
+from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source, placed
 from dlctl.series.curve import Curve, Key, key_of
 from dlctl.series.replays import Origin, Replays
 
@@ -66,7 +66,12 @@ class Run:
     """Whether a line that counts came after one of a later attempt: then read all lines again."""
     halved: list[Halved] = field(default_factory=list)
     """The steps missing where attempts meet, until `refine` brings them."""
+    step_word: str = "step"
+    """The unit of steps: `epoch` if the program tells nothing but epochs."""
     _newest: int = 0
+    _newest_steps: dict[Origin, int] = field(default_factory=dict)
+    """The newest step that each file has told."""
+    _has_steps: bool = False
     _replays: Replays = field(default_factory=Replays)
     _groups: dict[Key, str] = field(default_factory=dict)
     """The group of each curve as its lines have it, which may lack what the name says."""
@@ -77,6 +82,9 @@ class Run:
 
     def add(self, origin: Origin, line: MetricsLine) -> None:
         """Take in a line, after all lines of earlier attempts."""
+        is_placed = line.step != NO_STEP
+        if origin.source is not Source.NODE and not line.event:
+            line = self._placed(origin, line)
         cut = self._replays.cut(origin, line)
         if cut is None:
             return
@@ -95,10 +103,22 @@ class Run:
         for name, value in line.values.items():
             curve = self._curve_of(origin, line.series_group, name)
             if origin.source is not Source.NODE and line.step != NO_STEP:
-                curve.drop_after(line.step - 1)  # a program that went back by itself
+                # A program may go back by itself; it may measure several times in an epoch.
+                curve.drop_after(line.step - is_placed)
             curve.points.point(line.step, time, math.nan if value is None else float(value))
         if line.epoch is not None and line.step != NO_STEP:
             self._note_epoch(line.step, line.epoch)
+
+    def _placed(self, origin: Origin, line: MetricsLine) -> MetricsLine:
+        known = self._newest_steps.get(origin, 0)
+        found = placed(line, known)
+        if found.step > known:
+            self._newest_steps[origin] = found.step
+        if line.step != NO_STEP:
+            self._has_steps, self.step_word = True, "step"
+        elif found is not line and not self._has_steps:
+            self.step_word = "epoch"
+        return found
 
     def add_bins(self, origin: Origin, group: str, name: str, bins: Sequence[Bin]) -> None:
         """Take in the bins of a series, after the events of its file and before its last lines."""

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from canvas import VISIBLE_SPIKES
+from canvas import TELL_TEXTS, VISIBLE_SPIKES
 from dashboard_server import Served, served
 from synthetic_feed import HTML, SHOWN, SyntheticFeed, make_feed, spiked, training
 
@@ -25,16 +25,6 @@ BOTH = "/compare?runs=digits-3k9f,digits-2b7d"
 DRAWN = ".chart canvas"
 pytestmark = pytest.mark.xdist_group("web")
 PAGES = ["/", f"{ONE}?smooth=0.5", BOTH]
-
-TELL_TEXTS = """() => {
-    window.texts = new Set();
-    const draw = CanvasRenderingContext2D.prototype.fillText;
-    CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
-        window.texts.add(text);
-        draw.call(this, text, ...at);
-    };
-}"""
-"""Notes what is written on canvases from now on."""
 
 
 def chart(page, title: str):

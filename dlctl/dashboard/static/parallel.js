@@ -253,7 +253,7 @@ export class Parallel {
 
 // A text on paper of its own, so that no line runs through it.
 function label(x, y, text) {
-  const width = 6.4 * text.length + 6;
+  const width = 7.4 * text.length + 6;
   return [svg('rect', { x: x + 3 - width, y: y - 11, width, height: 15, rx: 3, class: 'paper' }), svg('text', { x, y, class: 'tick' }, text)];
 }
 
