@@ -182,7 +182,8 @@ def _plateau(run: Run, known: Known) -> _Found:
         pairs = zip(curve.points.step_last, curve.points.count, strict=True)
         count = int(sum(each for step, each in pairs if step >= plateau.step))
         evidence |= {"since_step": plateau.step, "values": count}
-        return BAD, f"Yes: {plateau.text.removeprefix('plateau: ')} ({count:,} values).", evidence
+        text = plateau.text.removeprefix("plateau: ").replace("step", run.step_word)
+        return BAD, f"Yes: {text} ({count:,} values).", evidence
     if len(recent) < _LEAST:
         of = "since the learning rate changed" if changes else "so far"
         return (

@@ -66,12 +66,10 @@ class Run:
     """Whether a line that counts came after one of a later attempt: then read all lines again."""
     halved: list[Halved] = field(default_factory=list)
     """The steps missing where attempts meet, until `refine` brings them."""
-    step_word: str = "step"
-    """The unit of steps: `epoch` if the program tells nothing but epochs."""
     _newest: int = 0
-    _newest_steps: dict[Origin, int] = field(default_factory=dict)
-    """The newest step that each file has told."""
     _has_steps: bool = False
+    _has_epochs: bool = False
+    """Whether a program has told a step, or an epoch alone."""
     _replays: Replays = field(default_factory=Replays)
     _groups: dict[Key, str] = field(default_factory=dict)
     """The group of each curve as its lines have it, which may lack what the name says."""
@@ -82,9 +80,11 @@ class Run:
 
     def add(self, origin: Origin, line: MetricsLine) -> None:
         """Take in a line, after all lines of earlier attempts."""
-        is_placed = line.step != NO_STEP
+        has_step = line.step != NO_STEP
         if origin.source is not Source.NODE and not line.event:
-            line = self._placed(origin, line)
+            self._has_steps = self._has_steps or has_step
+            if not has_step and line.epoch is not None:
+                line = self._placed(origin, line)
         cut = self._replays.cut(origin, line)
         if cut is None:
             return
@@ -104,21 +104,21 @@ class Run:
             curve = self._curve_of(origin, line.series_group, name)
             if origin.source is not Source.NODE and line.step != NO_STEP:
                 # A program may go back by itself; it may measure several times in an epoch.
-                curve.drop_after(line.step - is_placed)
+                curve.drop_after(line.step - has_step)
             curve.points.point(line.step, time, math.nan if value is None else float(value))
         if line.epoch is not None and line.step != NO_STEP:
             self._note_epoch(line.step, line.epoch)
 
     def _placed(self, origin: Origin, line: MetricsLine) -> MetricsLine:
-        known = self._newest_steps.get(origin, 0)
-        found = placed(line, known)
-        if found.step > known:
-            self._newest_steps[origin] = found.step
-        if line.step != NO_STEP:
-            self._has_steps, self.step_word = True, "step"
-        elif found is not line and not self._has_steps:
-            self.step_word = "epoch"
-        return found
+        """Return a line that tells only an epoch with its step."""
+        self._has_epochs = True
+        if not self._has_steps:
+            return placed(line, 0)
+        mine = (
+            curve.points.step_last[-1] for key, curve in self.curves.items()
+            if len(curve) and (key.source, key.learner) == (origin.source.value, origin.learner)
+        )  # fmt: skip
+        return placed(line, int(max(mine, default=0)))
 
     def add_bins(self, origin: Origin, group: str, name: str, bins: Sequence[Bin]) -> None:
         """Take in the bins of a series, after the events of its file and before its last lines."""
@@ -187,6 +187,11 @@ class Run:
             if key.name == name and (group is None or key.group == group) and len(curve)
         ]  # fmt: skip
         return [curve for _, curve in sorted(found, key=lambda pair: pair[0])]
+
+    @property
+    def step_word(self) -> str:
+        """Return the unit of steps: `epoch` if the program tells nothing but epochs."""
+        return "epoch" if self._has_epochs and not self._has_steps else "step"
 
     @property
     def last_step(self) -> int:
