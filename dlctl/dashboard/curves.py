@@ -78,7 +78,7 @@ def curves(run: Run, wanted: Wanted) -> Json:
     names = sorted({curve.key.name for curve in known})
     events = [*run.events, *found_events(run)]
     return {
-        "x": wanted.kind, "span": list(axis.span), "start": axis.start,
+        "x": wanted.kind, "step_word": run.step_word, "span": list(axis.span), "start": axis.start,
         "problem": problem, "names": names[:_MOST_NAMES],
         "total": len(known), "fitting": len(chosen),
         "curves": [_drawn(run, axis, c, wanted) for c in chosen[:MOST_CURVES]],

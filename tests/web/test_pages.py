@@ -272,6 +272,24 @@ def test_an_axis_has_numbers_at_any_scale(visit, wait_until):
         wait_until(lambda: wanted <= set(page.evaluate("[...window.texts]")), what=str(wanted))
 
 
+def test_a_program_that_tells_only_epochs_is_drawn_by_epochs(visit, wait_until):
+    run = Run("epochs-1a2b")
+    for epoch in range(1, 31):
+        line = MetricsLine(epoch=epoch, time=1e9 + epoch, values={"loss": 1 / epoch})
+        run.add(Origin(1, 0, Source.PROGRAM), line)
+    feed = SyntheticFeed()
+    feed.add(run, state="TRAINING", step=None, done=None)
+    with served(feed) as server:
+        page = visit(server.page("/"))
+        page.locator(".bar", has_text="epoch 30").wait_for()
+        page.evaluate(TELL_TEXTS)
+        page.get_by_role("link", name="epochs-1a2b").click()
+        page.locator(".bar", has_text="epoch 30").wait_for()
+        page.get_by_text("(epoch 30)").wait_for()
+        wanted = {"epoch", "10", "30"}
+        wait_until(lambda: wanted <= set(page.evaluate("[...window.texts]")), what=str(wanted))
+
+
 def test_what_an_answer_is_based_on_is_behind_a_click(server: Served, visit):
     page = visit(server.page(ONE))
     answer = page.locator(".answer", has_text="Checkpoint written?")

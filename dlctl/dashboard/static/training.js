@@ -103,7 +103,8 @@ export class TrainingPage {
     const left = data.fitting - data.curves.length;
     this.message.hidden = data.curves.length > 0 && left <= 0;
     this.message.textContent = left > 0 ? `${data.curves.length} of ${data.fitting} curves are shown: find others by their name.` : data.problem || (data.total ? 'No metric has this in its name.' : this.whyNothing());
-    this.charts.update({ own, measured, words: this.words }, view, windowOf(view, data.span), data);
+    const x = view.x === 'step' ? data.step_word : view.x;
+    this.charts.update({ own, measured, words: this.words }, { ...view, x }, windowOf(view, data.span), data);
   }
 
   whyNothing() {
