@@ -61,6 +61,12 @@ def test_what_is_left_out_is_said(visit):
         page.get_by_text("for the 40 newest trainings").wait_for()
         page.goto(server.page("/training/run-0040"))
         page.get_by_text("240 of 251 curves are shown: find others by their name.").wait_for()
+        page.get_by_role("button", name=re.compile("Show [0-9]+ more")).click()
+        page.locator(".chart").nth(239).wait_for()
+        drawn = page.locator(".chart canvas").count()
+        assert drawn < 100, "what is far away is drawn when it comes near"
+        page.locator(".chart").last.scroll_into_view_if_needed()
+        page.locator(".chart").last.locator("canvas").wait_for()
         page.locator("#find").fill("m249")
         page.get_by_role("heading", name="m249", exact=True).wait_for()
         page.get_by_text("curves are shown").wait_for(state="hidden")
@@ -104,7 +110,7 @@ def test_one_cursor_is_over_all_charts(server: Served, visit, wait_until):
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
 
     def told() -> list[str]:
-        return page.locator(".chart .at").all_inner_texts()
+        return page.locator(".chart:has(canvas) .at").all_inner_texts()
 
     wait_until(lambda: len(told()) > 5 and all(text.startswith("step ") for text in told()),
                what="the same place in each chart")  # fmt: skip

@@ -26,12 +26,14 @@ export class Chart {
     this.more = button('', () => this.showAllEntries(), { class: 'entry more-entries' });
     this.element = el('section', { class: 'card chart' },
       el('header', {}, el('h3', {}, title(name)), this.at, this.pin, saveMenu(this)), this.legend, this.box);
-    this.observer = new ResizeObserver(() => this.resize());
-    this.observer.observe(this.box);
+    this.observers = [
+      new ResizeObserver(() => this.resize()),
+      new IntersectionObserver((entries) => this.comeNear(entries.at(-1).isIntersecting), { rootMargin: '100%' })];
+    for (const observer of this.observers) observer.observe(this.box);
   }
 
   destroy() {
-    this.observer.disconnect();
+    for (const observer of this.observers) observer.disconnect();
     this.plot?.destroy();
     this.element.remove();
   }
@@ -62,19 +64,24 @@ export class Chart {
       this.plot = null;
       this.options = options;
     }
+    this.box.setAttribute('aria-label', printable(this.summary()));
     const width = this.box.clientWidth;
-    this.isLate = !width; // in a folded section
+    this.isLate = !width || !this.isNear;
     if (this.isLate) return;
     const data = [this.rangeX, [null, null]];
     if (this.plot) this.plot.setData(data, true);
     else this.plot = new uPlot(this.settings(width), data, this.box);
-    this.box.setAttribute('aria-label', printable(this.summary()));
+  }
+
+  // Charts that are folded, or further away than a screen, are drawn when they come near.
+  comeNear(isNear) {
+    this.isNear = isNear;
+    if (isNear && this.isLate && this.view) this.redraw();
   }
 
   resize() {
     const width = this.box.clientWidth;
-    if (this.view && width && (this.isLate || !this.plot)) this.redraw();
-    else if (this.plot && width && Math.abs(this.plot.width - width) > 1) this.plot.setSize({ width, height: this.height() });
+    if (this.plot && width && Math.abs(this.plot.width - width) > 1) this.plot.setSize({ width, height: this.height() });
   }
 
   height() {
