@@ -12,7 +12,6 @@ So is `MM:SS`, which reads as hours and minutes to half of its readers.
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -22,6 +21,7 @@ from dlctl.contract.ground.amounts import counted as counted
 from dlctl.contract.ground.amounts import format_bytes as format_bytes
 from dlctl.contract.ground.amounts import format_duration as format_duration
 from dlctl.contract.ground.amounts import format_span as format_span
+from dlctl.contract.ground.amounts import natural as natural
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -184,15 +184,6 @@ def several(names: Sequence[str]) -> str:
     """Return `a, b, c, d, e and 7 more`."""
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     return ", ".join(names[:_SEVERAL]) + more
-
-
-def natural(text: str) -> list[tuple[int, float, str]]:
-    """Return what to sort a name by, so that `w2` comes before `w10`, and `0.5` before `1e1`."""
-    with contextlib.suppress(ValueError):
-        if math.isfinite(number := float(text)):
-            return [(0, number, "")]
-    parts = re.split(r"(\d+)", text)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part.casefold()) for part in parts]
 
 
 def unix_seconds(iso_time: str) -> float | None:

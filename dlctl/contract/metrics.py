@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 STEP, EPOCH, TIME, GROUP = "step", "epoch", "time", "group"
 EVENT, KIND = "event", "kind"
@@ -148,6 +148,17 @@ def make_line(
     """Return a line; a value that is no finite number becomes None."""
     known = {name: finite(value) for name, value in values.items()}
     return MetricsLine(step, epoch, round(time, 3), known, group=group)
+
+
+def placed(line: MetricsLine, newest_step: int) -> MetricsLine:
+    """Return a measurement with a step, also if its program tells nothing but the epoch.
+
+    Args:
+        newest_step: that the same file has told so far; without any, epochs are the steps.
+    """
+    if line.step != NO_STEP or line.event or line.epoch is None or line.epoch < 0:
+        return line
+    return replace(line, step=max(newest_step, line.epoch))
 
 
 def parse_line(text: str | bytes) -> MetricsLine | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dlctl.contract.measured.judged_series import is_better_lower
 from dlctl.contract.metrics import NO_STEP, EventKind, Source
 from dlctl.series.answers import found_events
 from dlctl.series.curve import smoothed
+from dlctl.units import natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,7 +43,7 @@ class Wanted:
     names: tuple[str, ...] = ()
     """Only these metrics; all if empty."""
     find: str = ""
-    """Only metrics whose name contains this."""
+    """A regular expression: only metrics whose name it finds. What is none is plain text."""
 
 
 def parse_wanted(query: Mapping[str, str], names: Iterable[str] = ()) -> Wanted:
@@ -57,7 +60,7 @@ def parse_wanted(query: Mapping[str, str], names: Iterable[str] = ()) -> Wanted:
     if math.isnan(begin) or math.isnan(end) or not 0 <= smooth < 1:
         raise ValueError("from and to are numbers, smooth is a number from 0 to below 1")
     width = min(4000, max(10, int(query.get("width", "800"))))
-    return Wanted(kind, begin, end, width, smooth, tuple(names), query.get("find", "").lower())
+    return Wanted(kind, begin, end, width, smooth, tuple(names), query.get("find", ""))
 
 
 def wanted_steps(run: Run, wanted: Wanted) -> tuple[float, float]:
@@ -70,11 +73,12 @@ def curves(run: Run, wanted: Wanted) -> Json:
     axis = make_axis(run, wanted.kind)
     known = sorted((c for c in run.curves.values() if len(c)), key=_importance)
     problem = "This training counts no epochs." if known and not axis.is_known else ""
-    chosen = [] if problem else [curve for curve in known if _is_wanted(curve, wanted)]
+    find = _pattern(wanted.find)
+    chosen = [] if problem else [curve for curve in known if _is_wanted(curve, wanted, find)]
     names = sorted({curve.key.name for curve in known})
     events = [*run.events, *found_events(run)]
     return {
-        "x": wanted.kind, "span": list(axis.span), "start": axis.start,
+        "x": wanted.kind, "step_word": run.step_word, "span": list(axis.span), "start": axis.start,
         "problem": problem, "names": names[:_MOST_NAMES],
         "total": len(known), "fitting": len(chosen),
         "curves": [_drawn(run, axis, c, wanted) for c in chosen[:MOST_CURVES]],
@@ -83,16 +87,30 @@ def curves(run: Run, wanted: Wanted) -> Json:
     }  # fmt: skip
 
 
-def _is_wanted(curve: Curve, wanted: Wanted) -> bool:
+def _pattern(find: str) -> re.Pattern[str]:
+    try:
+        return re.compile(find, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError):
+        return re.compile(re.escape(find), re.IGNORECASE)
+
+
+def _is_wanted(curve: Curve, wanted: Wanted, find: re.Pattern[str]) -> bool:
     if wanted.names and curve.key.name not in wanted.names:
         return False
-    return wanted.find in curve.key.shown.lower()
+    return find.search(curve.key.shown) is not None
 
 
 def _importance(curve: Curve) -> tuple[Any, ...]:
     key = curve.key
     place = next((n for n, word in enumerate(_FIRST) if word in key.name), len(_FIRST))
-    return key.source == Source.NODE.value, place, key.name, key.learner, key.group, key.source
+    return (
+        key.source == Source.NODE.value,
+        place,
+        natural(key.name),
+        key.learner,
+        key.group,
+        key.source,
+    )
 
 
 def _drawn(run: Run, axis: Axis, curve: Curve, wanted: Wanted) -> Json:
@@ -104,6 +122,8 @@ def _drawn(run: Run, axis: Axis, curve: Curve, wanted: Wanted) -> Json:
         "shown": key.shown, "count": len(curve), "newest": plain([curve.last])[0],
         "x": plain(axis.places(curve, columns)), "last": plain(columns.last),
     }  # fmt: skip
+    if key.source != Source.NODE.value:
+        found["better"] = {True: "lower", False: "higher", None: None}[is_better_lower(key.name)]
     if (ends := curve.ends()) is not None:
         found["ends"] = {name: plain(point) for name, point in vars(ends).items()}
     if any(count > 1 for count in columns.count):  # otherwise all four are equal

@@ -77,7 +77,8 @@ def insight(
     made, is_completed = record.made, record.state is State.COMPLETED
     has_model = is_completed and bool(made and (made.results.files or made.output))
     classes = plan.training.classes if plan else None
-    known = Known(now, classes, checkpoints or [], record.state.final, has_model)
+    wants = plan is None or plan.framework.command is None or plan.checkpoint.files is not None
+    known = Known(now, classes, checkpoints or [], record.state.final, has_model, wants)
     limit = job_limit(plan, record, now)
     left = None if record.state.final else time_left(run, record.step, record.done, limit)
     use = use_of(run)

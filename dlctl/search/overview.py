@@ -19,6 +19,7 @@ from dlctl.lifecycle.observe import parse_answer
 from dlctl.lifecycle.waiting import Pace
 from dlctl.search.trials import TrialLog, Trials
 from dlctl.search.workers import ids_of
+from dlctl.units import natural
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -243,10 +244,10 @@ def worker_jobs(
             for number in numbers
         )
     found = []
-    for group, ids in sorted(groups.items(), key=lambda item: (len(item[0]), item[0])):
+    for group, ids in sorted(groups.items(), key=lambda item: natural(item[0])):
         for place, job_id in enumerate(ids):
             jobs = known.get(job_id) or [WorkerJob("" if len(ids) > 1 else "*", job_id, ENDED)]
-            for job in sorted(jobs, key=lambda job: (len(job.name), job.name)):
+            for job in sorted(jobs, key=lambda job: natural(job.name)):
                 name = f"{group}.{job.name or place}"
                 found.append(WorkerJob(name, job.job_id, job.state, job.reason, job.nodes))
     return found

@@ -58,6 +58,8 @@ class Known:
     ended: bool = False
     has_model: bool = False
     """Whether it has completed, and left results or output: then it needs no checkpoint."""
+    wants_checkpoints: bool = True
+    """Whether anybody asked for checkpoints: nobody did of a program without `checkpoint.files`."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ def _guessing(run: Run, known: Known) -> _Found:
     }  # fmt: skip
     if len(points) < 2 and among is None:
         return UNKNOWN, f"Only one value of {name} is known: {_number(best[1])}.", evidence
-    text = f"The best {name} is {_number(best[1])} (step {best[0]:.0f}); {how} is {_number(guess)}."
+    at = f"{run.step_word} {best[0]:.0f}"
+    text = f"The best {name} is {_number(best[1])} ({at}); {how} is {_number(guess)}."
     if better and sure:
         return GOOD, f"Yes. {text}", evidence
     return BAD, f"{'Hardly' if better else 'No'}. {text}", evidence
@@ -179,7 +182,8 @@ def _plateau(run: Run, known: Known) -> _Found:
         pairs = zip(curve.points.step_last, curve.points.count, strict=True)
         count = int(sum(each for step, each in pairs if step >= plateau.step))
         evidence |= {"since_step": plateau.step, "values": count}
-        return BAD, f"Yes: {plateau.text.removeprefix('plateau: ')} ({count:,} values).", evidence
+        text = plateau.text.removeprefix("plateau: ").replace("step", run.step_word)
+        return BAD, f"Yes: {text} ({count:,} values).", evidence
     if len(recent) < _LEAST:
         of = "since the learning rate changed" if changes else "so far"
         return (
@@ -218,7 +222,7 @@ def _checkpoint(run: Run, known: Known) -> _Found:
     if saved is None:
         events = [e for e in run.events if e.kind == EventKind.CHECKPOINT.value]
         if not events:
-            is_lost = known.ended and not known.has_model
+            is_lost = known.ended and known.wants_checkpoints and not known.has_model
             return (BAD if is_lost else NOTE), _none("No checkpoint", "written", known), {}
         saved = Saved(events[-1].step, events[-1].time)
     evidence: dict[str, Any] = {
@@ -266,7 +270,7 @@ def _learning_rate(run: Run, _: Known) -> _Found:
     last = changes[-1]
     times = "once" if len(changes) == 1 else f"{len(changes)} times"
     text = (
-        f"Yes, {times}, last at step {last.step:.0f} from {_number(last.before)} to "
+        f"Yes, {times}, last at {run.step_word} {last.step:.0f} from {_number(last.before)} to "
         f"{_number(last.after)}{_effect(run, last)}."
     )
     return NOTE, text, {"now": now, "changes": [vars(change) for change in changes]}
@@ -294,7 +298,7 @@ def _stable(run: Run, _: Known) -> _Found:
     if math.isnan(newest[-1]):
         known = (at for at in range(len(newest) - 1, -1, -1) if not math.isnan(newest[at]))
         step = curve.points.step_last[next(known, -1) + 1]
-        text = f"No: {name} is not a number since step {step:.0f}."
+        text = f"No: {name} is not a number since {run.step_word} {step:.0f}."
         return BAD, text, {"metric": name, "since_step": step}
     points = curve.values()[-_WINDOW:]
     values = [value for _, value in points]
@@ -302,7 +306,7 @@ def _stable(run: Run, _: Known) -> _Found:
     z, wiggle = trend(values) * (1 if lower else -1), noise(values)
     moved = abs(slope(points) * (points[-1][0] - points[0][0]))
     # Near zero a loss always varies by much of itself. A spike makes no range.
-    span, peak = _way_and_peak(curve.ends(), lower=lower)
+    span, peak = _way_and_peak(curve.ends(), run.step_word, lower=lower)
     scale = max(abs(middle), span / 10)
     share = wiggle / scale if scale else 0.0
     varies = f"{100 * share:.3g} %"
@@ -320,7 +324,7 @@ def _stable(run: Run, _: Known) -> _Found:
     return GOOD, f"Yes: {name} varies by {varies} between neighbours{peak}.", evidence
 
 
-def _way_and_peak(ends: Ends | None, *, lower: bool) -> tuple[float, str]:
+def _way_and_peak(ends: Ends | None, step_word: str, *, lower: bool) -> tuple[float, str]:
     """Return how far a curve has come from its first value, and where it was far worse."""
     if ends is None:
         return 0.0, ""
@@ -331,7 +335,7 @@ def _way_and_peak(ends: Ends | None, *, lower: bool) -> tuple[float, str]:
         return 0.0, ""
     if not abs(worst[1] - first) > 2 * max(span, abs(first)):
         return span, ""
-    return span, f", and was {_number(worst[1])} at step {worst[0]:.0f}"
+    return span, f", and was {_number(worst[1])} at {step_word} {worst[0]:.0f}"
 
 
 def _validation(run: Run, known: Known) -> _Found:
@@ -345,10 +349,10 @@ def _validation(run: Run, known: Known) -> _Found:
         return UNKNOWN, _none("No validation", "done", known), {}
     so_far = "" if known.ended else " so far"
     if len(steps) == 1:
-        text = f"Once{so_far}, at step {steps[0]:.0f}"
+        text = f"Once{so_far}, at {run.step_word} {steps[0]:.0f}"
     else:
         gap = median(b - a for a, b in zip(steps, steps[1:], strict=False))
-        every = "Every step" if gap <= 1 else f"Every {gap:.0f} steps"
+        every = f"Every {run.step_word}" if gap <= 1 else f"Every {gap:.0f} {run.step_word}s"
         text = f"{every}, {len(steps)} times{so_far}"
     cost = f"; it takes {_took(median(took))}." if took else "."
     return NOTE, text + cost, {"steps": steps[-20:], "seconds": median(took) if took else None}

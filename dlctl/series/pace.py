@@ -60,6 +60,8 @@ def progress(run: Run | None, reported: ReportedProgress) -> Progress:
         loss = curve.last
     if run is None or newest == NO_STEP or (step is not None and newest <= step):
         return Progress(reported.epoch, step, reported.done, loss)
+    if run.step_word == "epoch":
+        return Progress(max(newest, reported.epoch or 0), step, reported.done, loss)
     epoch, then, done = run.epoch_at(newest), reported.epoch, reported.done
     return Progress(
         then if then is None or math.isnan(epoch) else max(then, int(epoch)),

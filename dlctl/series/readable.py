@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+
+from dlctl.units import format_bytes
 
 _EXACT = {"_percent": "%", "_power_w": "W", "_temperature_c": "°C"}
 _SHARES = ("wait_share",)
 _PARTS = ((1e-3, 1e-6, "µs"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"), (7200.0, 60.0, "min"),
           (172800.0, 3600.0, "h"), (math.inf, 86400.0, "d"))  # fmt: skip
+_BYTES, _MEMORY = re.compile("bytes(_per_s)?$"), re.compile("memory|rss")
+"""Names of sizes; memory is told in powers of 1024, files and transfers in powers of 1000."""
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -20,10 +25,9 @@ def readable(name: str, value: float) -> str:
     base = name.removesuffix("_max")
     if not math.isfinite(value):
         return format(value, "g")
-    if base.endswith("bytes_per_s"):
-        return f"{memory_size(value)}/s"
-    if base.endswith("bytes"):
-        return memory_size(value)
+    if (size_name := _BYTES.search(base)) is not None:
+        size = memory_size(value) if _MEMORY.search(base) else format_bytes(value)
+        return f"{size}/s" if size_name[1] else size
     if base.endswith("_per_s"):
         return f"{_three(value)} /s"
     for ending, unit in _EXACT.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from dlctl.contract.measured.bins import Bin
-from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
+from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source, placed
 from dlctl.series.curve import Curve, Key, key_of
 from dlctl.series.replays import Origin, Replays
 
@@ -67,6 +67,9 @@ class Run:
     halved: list[Halved] = field(default_factory=list)
     """The steps missing where attempts meet, until `refine` brings them."""
     _newest: int = 0
+    _has_steps: bool = False
+    _has_epochs: bool = False
+    """Whether a program has told a step, or an epoch alone."""
     _replays: Replays = field(default_factory=Replays)
     _groups: dict[Key, str] = field(default_factory=dict)
     """The group of each curve as its lines have it, which may lack what the name says."""
@@ -77,6 +80,11 @@ class Run:
 
     def add(self, origin: Origin, line: MetricsLine) -> None:
         """Take in a line, after all lines of earlier attempts."""
+        has_step = line.step != NO_STEP
+        if origin.source is not Source.NODE and not line.event:
+            self._has_steps = self._has_steps or has_step
+            if not has_step and line.epoch is not None:
+                line = self._placed(origin, line)
         cut = self._replays.cut(origin, line)
         if cut is None:
             return
@@ -95,10 +103,22 @@ class Run:
         for name, value in line.values.items():
             curve = self._curve_of(origin, line.series_group, name)
             if origin.source is not Source.NODE and line.step != NO_STEP:
-                curve.drop_after(line.step - 1)  # a program that went back by itself
+                # A program may go back by itself; it may measure several times in an epoch.
+                curve.drop_after(line.step - has_step)
             curve.points.point(line.step, time, math.nan if value is None else float(value))
         if line.epoch is not None and line.step != NO_STEP:
             self._note_epoch(line.step, line.epoch)
+
+    def _placed(self, origin: Origin, line: MetricsLine) -> MetricsLine:
+        """Return a line that tells only an epoch with its step."""
+        self._has_epochs = True
+        if not self._has_steps:
+            return placed(line, 0)
+        mine = (
+            curve.points.step_last[-1] for key, curve in self.curves.items()
+            if len(curve) and (key.source, key.learner) == (origin.source.value, origin.learner)
+        )  # fmt: skip
+        return placed(line, int(max(mine, default=0)))
 
     def add_bins(self, origin: Origin, group: str, name: str, bins: Sequence[Bin]) -> None:
         """Take in the bins of a series, after the events of its file and before its last lines."""
@@ -167,6 +187,11 @@ class Run:
             if key.name == name and (group is None or key.group == group) and len(curve)
         ]  # fmt: skip
         return [curve for _, curve in sorted(found, key=lambda pair: pair[0])]
+
+    @property
+    def step_word(self) -> str:
+        """Return the unit of steps: `epoch` if the program tells nothing but epochs."""
+        return "epoch" if self._has_epochs and not self._has_steps else "step"
 
     @property
     def last_step(self) -> int:

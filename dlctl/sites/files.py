@@ -31,6 +31,7 @@ from dlctl.sites.model import (
     TransportSettings,
     xdg_directory,
 )
+from dlctl.units import natural
 from dlctl.yaml_source import Document, Trail, YamlError, load_bytes, load_file
 
 __all__ = [
@@ -78,7 +79,7 @@ def list_sites() -> list[SiteFile]:
         for path in folder.glob("*.yml"):
             if NAME_PATTERN.fullmatch(path.stem) and not path.is_dir():
                 found[path.stem] = SiteFile(path.stem, path, shipped)
-    return sorted(found.values(), key=lambda site: site.name)
+    return sorted(found.values(), key=lambda site: natural(site.name))
 
 
 def find_site(name: str) -> SiteFile:

@@ -226,6 +226,8 @@ def _steps(plot: Plot, inner: int) -> Line:
     first, middle, last = (
         _x_label(plot, plot.begin + share * (plot.end - plot.begin)) for share in (0, 0.5, 1)
     )
+    if middle in (first, last):  # numbers that differ would read alike
+        middle = ""
     text = first.ljust(inner // 2 - len(middle) // 2) + middle
     return Line().add(" " * (_LEFT + 1) + text + last.rjust(inner - len(text)), DIM)
 

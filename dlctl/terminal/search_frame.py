@@ -20,7 +20,7 @@ from dlctl.series.readable import exact_span
 from dlctl.terminal.plot import Drawn, Plot, draw
 from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, page, width_of, wrapped
 from dlctl.terminal.words import Still, heading, help_on, why
-from dlctl.units import counted, format_span
+from dlctl.units import counted, format_span, natural
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -155,7 +155,7 @@ def _workers(overview: Overview, columns: int, rows: int) -> list[Line]:
         lines.append(_label(f"broker {broker.broker}").add(" ").add(queues + odd).fitted(columns))
     workers = overview.workers
     jobs = {job.name: job for job in overview.jobs if job.lives}
-    for name in sorted({*workers, *jobs}, key=lambda name: (len(name), name)):
+    for name in sorted({*workers, *jobs}, key=natural):
         line = _label(name)
         if job := jobs.get(name):
             waits = job.state == "PENDING"

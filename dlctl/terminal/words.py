@@ -16,7 +16,7 @@ from dlctl.series.answers import BAD, GOOD, UNKNOWN, Answer
 from dlctl.series.readable import memory_size
 from dlctl.series.run import Run
 from dlctl.terminal.text import BOLD, DIM, GREEN, RED, TONES, YELLOW, Line, cut, wrapped
-from dlctl.units import format_span
+from dlctl.units import format_span, natural
 
 _SIGNS = {GOOD: ("✓", GREEN), BAD: ("!", RED), UNKNOWN: ("·", DIM)}
 _SHORT = {"learning_rate": "rate"}
@@ -48,10 +48,9 @@ class Shown:
     @cached_property
     def names(self) -> list[str]:
         """Return the names of curves: the judged one, the loss, the others, the nodes' last."""
-        keys = sorted({(k.source == Source.NODE.value, k.name != LOSS, k.name)
-                       for k in self.run.curves})  # fmt: skip
+        order = lambda k: (k.source == Source.NODE.value, k.name != LOSS, natural(k.name))  # noqa: E731
         judged = [self.insight.judged] if self.insight.judged else []
-        return list(dict.fromkeys([*judged, *(name for *_, name in keys)]))
+        return list(dict.fromkeys([*judged, *(k.name for k in sorted(self.run.curves, key=order))]))
 
 
 def heading(line: Line, record: Record, parts: Sequence[str], now: float) -> Line:

@@ -40,3 +40,13 @@ PAINTED = """() => {
 }"""
 """JavaScript: `gap` is the most columns of pixels without the first chart's blue curve, from its
 begin to its end, and `bands` how many stretches of the background are tinted."""
+
+TELL_TEXTS = """() => {
+    window.texts = new Set();
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+        window.texts.add(text);
+        draw.call(this, text, ...at);
+    };
+}"""
+"""Notes what is written on canvases from now on."""

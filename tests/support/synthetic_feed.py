@@ -304,6 +304,33 @@ def make_feed(*, hostile: bool = True) -> SyntheticFeed:
     return feed
 
 
+def make_sweep() -> SyntheticFeed:
+    """Return forty trainings: five learning rates, two weight decays, four seeds."""
+    feed = SyntheticFeed()
+    for number in range(40):
+        rate, decay, seed = (
+            (0.01, 0.03, 0.1, 0.3, 1.0)[number // 8],
+            number // 4 % 2,
+            number % 4 + 1,
+        )
+        run = Run(f"sweep-w{number + 1}")
+        begin(run, 1, 0, T0)
+        for step in range(0, 100, 10):
+            base = math.exp(-step * rate / 50) + decay + seed / 100
+            values: dict[str, float | None] = {
+                "train/loss": base, "val/loss": base + 0.1 + 0.001 * step * (seed == 4),
+                "val/accuracy": 1 - base / 3, "scale": rate,
+            }  # fmt: skip
+            run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(step, None, T0 + step, values))
+        plan = details()["plan"] | {
+            "framework": {"name": "pytorch", "command": "python train.py",
+                          "arguments": {"lr": rate, "wd": decay}}, "training": {"seed": seed},
+        }  # fmt: skip
+        feed.add(run, name="sweep", varied=f"lr={rate} wd={decay} seed={seed}",
+                 details=details(verdicts=[], plan=plan))  # fmt: skip
+    return feed
+
+
 def _add_hostile(feed: SyntheticFeed) -> None:
     feed.add(training("hostile-9z9z", 60, seed=5), name=HTML, state="HALTED",
              reason=f"halted {HTML}", details=details(

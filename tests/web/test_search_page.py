@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from canvas import TELL_TEXTS
 from dashboard_server import Served, served
 from login_side import make_record
 from made_search import job, overview_of, trials_of, worker
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.xdist_group("web")
 ONE = "digits-3k9f"
 PAGE = f"/search/{ONE}"
 READY = ".search:not([hidden])"
-STATES = [("empty", 0, 0), ("one", 1, 1), ("forty", 40, 36), ("thousand", 1000, 1000)]
+STATES = [
+    ("empty", 0, 0), ("one", 1, 1), ("two", 2, 2), ("forty", 40, 36), ("thousand", 1000, 1000),
+]  # fmt: skip
 INK = """() => {
   const source = document.querySelector('.parallel canvas');
   const copy = new OffscreenCanvas(source.width, source.height);
@@ -159,6 +162,20 @@ def test_a_line_under_the_pointer_is_named(server: Served, visit):
     assert trials["metric"][number] in best, "the pointer is at the top of the metric's axis"
     page.mouse.move(box["x"] + 200, box["y"] - 200)
     page.locator(".pointed", has_text="trial ").wait_for(state="hidden")
+
+
+def test_axes_have_labels_on_paper_and_whole_numbers_of_trials(server: Served, visit, wait_until):
+    page = visit(server.page("/"))
+    page.evaluate(TELL_TEXTS)
+    page.evaluate("location.hash = '#/search/two'")
+    page.wait_for_selector(READY)
+    wanted = {"1", "2", "trials that have ended", "loss"}
+    wait_until(lambda: wanted <= set(page.evaluate("[...window.texts]")), what=str(wanted))
+    assert "1.2" not in page.evaluate("[...window.texts]")
+    for label in page.locator(".axes .tick").all():
+        text, paper = label.bounding_box(), label.locator("xpath=preceding-sibling::*[1]")
+        box = paper.bounding_box()
+        assert box["x"] <= text["x"] and text["x"] + text["width"] <= box["x"] + box["width"]
 
 
 def test_failed_trials_are_drawn_when_asked_for(server: Served, visit):

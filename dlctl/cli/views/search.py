@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dlctl.cli import output
 from dlctl.cli.common import ago
 from dlctl.contract import State
-from dlctl.units import unix_seconds
+from dlctl.units import natural, unix_seconds
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -149,7 +149,7 @@ def _worker_rows(overview: Overview) -> list[list[str]]:
     for row in overview.trials.ended:
         done[row.worker] = done.get(row.worker, 0) + 1
     rows = []
-    for name in sorted({*workers, *jobs}, key=lambda name: (len(name), name)):
+    for name in sorted({*workers, *jobs}, key=natural):
         job, worker = jobs.get(name), workers.get(name)
         rows.append([
             name, job.job_id if job else "-", job.state if job else "-",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
+
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -9,6 +13,15 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 def counted(number: int, noun: str) -> str:
     """Return `1 file` or `2 files`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def natural(text: str) -> list[tuple[int, float, str]]:
+    """Return a key by which `w2` comes before `w10`, and the number `0.5` before `1e1`."""
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return [(0, number, "")]
+    parts = re.findall(r"([0-9]+)|([^0-9]+)", text)
+    return [(0, int(number), "") if number else (1, 0, word.casefold()) for number, word in parts]
 
 
 def format_bytes(size_bytes: float) -> str:

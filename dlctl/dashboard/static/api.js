@@ -1,5 +1,7 @@
 // Ask the server; or, in a report, the data that the file itself holds.
 
+import { matcher } from './format.js';
+
 const embedded = document.getElementById('report');
 export const saved = embedded ? JSON.parse(embedded.textContent) : null;
 
@@ -111,11 +113,11 @@ function savedCurves(id, view, names) {
   const whole = saved.curves[id];
   if (!whole) throw new Error(`no training ${id} is in this report`);
   const axis = view.x === 'step' ? { ...whole, columns: whole.curves } : whole[view.x];
-  const find = view.find.toLowerCase();
+  const find = matcher(view.find);
   const curves = whole.curves
     .map((curve, n) => ({ ...curve, ...axis.columns[n] }))
     .filter(() => !axis.problem)
-    .filter((curve) => (!names.length || names.includes(curve.name)) && curve.shown.toLowerCase().includes(find))
+    .filter((curve) => (!names.length || names.includes(curve.name)) && find(curve.shown))
     .map((curve) => smoothedHere(curve, view.smooth, axis.span));
   const { span, problem, events, attempts } = axis;
   return { ...whole, x: view.x, span, problem, events, attempts, curves };

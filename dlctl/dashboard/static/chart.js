@@ -1,13 +1,14 @@
 // One chart: uPlot draws the axes and knows the cursor; the columns are painted here.
-import { el, printable, setText } from './dom.js';
-import { metricValue, title, xTick, xValue } from './format.js';
-import { canvasPen, logTicks, nearest, rangeOfY, themeColours, ticks, traceColumns, traceLine } from './paint.js';
+import { button, el, printable, setText } from './dom.js';
+import { isMemory, metricValue, title, xTick, xValue } from './format.js';
+import { canvasPen, inkOf, logTicks, nearest, rangeOfY, swatch, themeColours, ticks, traceBand, traceColumns, traceLine } from './paint.js';
 import { saveMenu } from './save.js';
 
-const TIME_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
+const TIME_STEPS = [...[-6, -5, -4, -3, -2, -1].flatMap((power) => [1, 2, 5].map((factor) => Number(`${factor}e${power}`))), 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
 const BYTE_STEPS = Array.from({ length: 50 }, (_, n) => 2 ** n);
 const FEW = 40;
 const NEAR = 5;
+const MOST_ENTRIES = 12;
 
 export class Chart {
   constructor(name, actions) {
@@ -17,22 +18,27 @@ export class Chart {
     this.hidden = new Set();
     this.plot = null;
     this.options = '';
+    this.limit = MOST_ENTRIES;
     this.at = el('span', { class: 'at' });
     this.legend = el('div', { class: 'legend', role: 'group', 'aria-label': `Curves of ${title(name)}` });
     this.box = el('div', { class: 'plot', role: 'img' });
+    this.pin = button('Pin', () => actions.pin(name), { class: 'quiet pin', 'aria-label': `Pin the chart of ${title(name)}` });
+    this.more = button('', () => this.showAllEntries(), { class: 'entry more-entries' });
     this.element = el('section', { class: 'card chart' },
-      el('header', {}, el('h3', {}, title(name)), this.at, saveMenu(this)), this.legend, this.box);
-    this.observer = new ResizeObserver(() => this.resize());
-    this.observer.observe(this.box);
+      el('header', {}, el('h3', {}, title(name)), this.at, this.pin, saveMenu(this)), this.legend, this.box);
+    this.observers = [
+      new ResizeObserver(() => this.resize()),
+      new IntersectionObserver((entries) => this.comeNear(entries.at(-1).isIntersecting), { rootMargin: '100%' })];
+    for (const observer of this.observers) observer.observe(this.box);
   }
 
   destroy() {
-    this.observer.disconnect();
+    for (const observer of this.observers) observer.disconnect();
     this.plot?.destroy();
     this.element.remove();
   }
 
-  // curves: columns with `label`, `colour` (a number of the palette) and `dashed`.
+  // curves: columns with `label`, `colour` (of `inkOf`), `dashed`, and `band` if they are the mean and the range of several.
   update(curves, view, range, marks) {
     Object.assign(this, { curves, view, marks });
     this.rangeX = range[0] < range[1] ? range : [range[0], range[0] + 1];
@@ -58,18 +64,24 @@ export class Chart {
       this.plot = null;
       this.options = options;
     }
+    this.box.setAttribute('aria-label', printable(this.summary()));
     const width = this.box.clientWidth;
-    if (!width) return;
+    this.isLate = !width || !this.isNear;
+    if (this.isLate) return;
     const data = [this.rangeX, [null, null]];
     if (this.plot) this.plot.setData(data, true);
     else this.plot = new uPlot(this.settings(width), data, this.box);
-    this.box.setAttribute('aria-label', printable(this.summary()));
+  }
+
+  // Charts that are folded, or further away than a screen, are drawn when they come near.
+  comeNear(isNear) {
+    this.isNear = isNear;
+    if (isNear && this.isLate && this.view) this.redraw();
   }
 
   resize() {
     const width = this.box.clientWidth;
-    if (!this.plot && this.view) this.redraw();
-    else if (this.plot && width && Math.abs(this.plot.width - width) > 1) this.plot.setSize({ width, height: this.height() });
+    if (this.plot && width && Math.abs(this.plot.width - width) > 1) this.plot.setSize({ width, height: this.height() });
   }
 
   height() {
@@ -93,9 +105,9 @@ export class Chart {
         y: { distr: this.log ? 3 : 1, range: () => this.rangeY },
       },
       axes: [
-        { ...axis, size: 26, gap: 4, space: 64, ...(this.view.logx ? logarithmic(70) : x === 'time' ? { incrs: TIME_STEPS } : {}),
-          values: (_, splits) => splits.map((value) => (value === null ? '' : xTick(x, value, Math.max(4, digits(splits))))) },
-        { ...axis, size: (_, values) => Math.max(62, 14 + 6 * Math.max(...(values || ['']).map((value) => value.length))), gap: 6, space: 30, ...(this.log ? logarithmic(36) : /bytes(_per_s)?$/.test(this.name) ? { incrs: BYTE_STEPS } : { incrs: [Number.MAX_VALUE], splits: (_, number, low, high) => ticks(low, high, this.height() / 30) }),
+        { ...axis, size: 20, gap: 4, space: 64, label: x, labelSize: 14, labelGap: 0, labelFont: font, ...(this.view.logx ? logarithmic(70) : x === 'time' ? { incrs: TIME_STEPS } : {}),
+          values: (_, splits) => splits.map((value) => (value === null ? '' : xTick(x, value, Math.max(4, digits(splits)), gapOf(splits)))) },
+        { ...axis, size: (_, values) => Math.max(62, 14 + 6 * Math.max(...(values || ['']).map((value) => value.length))), gap: 6, space: 30, ...(this.log ? logarithmic(36) : isMemory(this.name) ? { incrs: BYTE_STEPS } : { incrs: [Number.MAX_VALUE], splits: (_, number, low, high) => ticks(low, high, this.height() / 30) }),
           values: (_, splits) => splits.map((value) => (value === null ? '' : metricValue(this.name, value, digits(splits)))) },
       ],
       series: [{}, { scale: 'y', points: { show: false } }],
@@ -122,7 +134,7 @@ export class Chart {
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     this.paintMarks(ctx, bbox, toX, colours, ratio);
-    for (const curve of this.visible) this.paintCurve(ctx, curve, toX, toY, colours, ratio);
+    for (const curve of this.visible) this.paintCurve(ctx, curve, toX, toY, ratio);
     ctx.restore();
   }
 
@@ -139,16 +151,25 @@ export class Chart {
     ];
   }
 
-  paintCurve(ctx, curve, toX, toY, colours, ratio) {
+  paintCurve(ctx, curve, toX, toY, ratio) {
     const pen = canvasPen(ctx, 2 * ratio);
-    ctx.strokeStyle = colours.series[curve.colour];
+    ctx.strokeStyle = inkOf(curve.colour);
     ctx.lineJoin = 'round';
     ctx.lineCap = 'round';
     ctx.setLineDash(curve.dashed ? [5 * ratio, 4 * ratio] : []);
     ctx.globalAlpha = curve.smooth ? 0.28 : 1;
     ctx.lineWidth = (curve.smooth ? 1 : 1.4) * ratio;
+    if (curve.band) {
+      ctx.fillStyle = ctx.strokeStyle;
+      ctx.globalAlpha = 0.18;
+      ctx.beginPath();
+      traceBand(curve, toX, toY, pen);
+      ctx.fill();
+      ctx.globalAlpha = 1;
+    }
     ctx.beginPath();
-    traceColumns(curve, toX, toY, pen, this.breaks);
+    if (curve.band) traceLine(curve.x, curve.last, toX, toY, pen, this.breaks);
+    else traceColumns(curve, toX, toY, pen, this.breaks);
     ctx.stroke();
     ctx.globalAlpha = 1;
     if (curve.smooth) {
@@ -206,7 +227,7 @@ export class Chart {
     this.curves.forEach((curve, n) => {
       const place = inside && curve.x.length ? nearest(curve.x, x) : -1;
       const value = place < 0 ? curve.newest : (curve.smooth || curve.last)[place];
-      const shown = this.legend.children[n]?.lastChild;
+      const shown = this.entries[n]?.lastChild;
       if (shown) setText(shown, metricValue(this.name, value ?? null));
     });
   }
@@ -220,12 +241,15 @@ export class Chart {
   }
 
   drawLegend() {
-    const labels = this.curves.map((curve) => curve.label).join('\n');
+    const shown = this.curves.slice(0, this.limit);
+    const labels = JSON.stringify([this.curves.length, shown.map((curve) => [curve.label, curve.colour])]);
     if (labels !== this.labels) {
       this.labels = labels;
-      this.legend.replaceChildren(...this.curves.map((curve) => this.legendItem(curve)));
+      this.more.textContent = `and ${this.curves.length - shown.length} more`;
+      this.entries = shown.map((curve) => this.legendItem(curve));
+      this.legend.replaceChildren(...this.entries, ...(this.curves.length > shown.length ? [this.more] : []));
     }
-    [...this.legend.children].forEach((item, n) => {
+    this.entries.forEach((item, n) => {
       item.setAttribute('aria-pressed', String(!this.hidden.has(this.curves[n].label)));
       setText(item.lastChild, metricValue(this.name, this.curves[n].newest ?? null));
       item.title = `${this.extremes(this.curves[n])}Hide or show; with Shift: only this one`;
@@ -233,11 +257,15 @@ export class Chart {
   }
 
   legendItem(curve) {
-    const swatch = `swatch s${curve.colour}${curve.dashed ? ' dashed' : ''}`;
     return el('button', {
       type: 'button', class: 'entry',
       onclick: (event) => this.toggle(curve.label, event.shiftKey),
-    }, el('i', { class: swatch }), el('span', { class: 'label' }, curve.label), el('b'));
+    }, swatch(curve.colour, curve.dashed ? 'dashed' : ''), el('span', { class: 'label' }, curve.label), el('b'));
+  }
+
+  showAllEntries() {
+    this.limit = Infinity;
+    this.drawLegend();
   }
 
   extremes({ ends }) {
@@ -262,10 +290,12 @@ export class Chart {
   }
 }
 
+function gapOf(splits) {
+  const [first, next] = splits.filter((value) => value !== null);
+  return next === undefined ? 0 : Math.abs(next - first);
+}
+
 function spread(splits) {
-  const known = splits.filter((value) => value !== null);
-  if (known.length < 2) return 4;
-  const largest = Math.max(...known.map(Math.abs));
-  const step = Math.abs(known[1] - known[0]);
-  return step > 0 ? Math.ceil(Math.log10(largest / step)) + 1 : 4;
+  const gap = gapOf(splits);
+  return gap > 0 ? Math.ceil(Math.log10(Math.max(...splits.map(Math.abs)) / gap)) + 1 : 4;
 }

@@ -18,12 +18,18 @@ function trimmed(value, digits) {
 }
 
 // Memory is told in powers of 1024; files and transfers in powers of 1000. The command line does alike.
+const MEMORY = /memory|rss/;
+
 export function memorySize(value, digits = 3) {
   return scaled(value, 1024, 1000, ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'], (number) => trimmed(number, digits));
 }
 
-export function fileSize(value) {
-  return scaled(value, 1000, 999.95, ['B', 'kB', 'MB', 'GB', 'TB', 'PB'], (number, unit) => number.toFixed(unit ? 1 : 0));
+export function fileSize(value, digits = 0) {
+  return scaled(value, 1000, 999.95, ['B', 'kB', 'MB', 'GB', 'TB', 'PB'], (number, unit) => (digits ? trimmed(number, digits) : number.toFixed(unit ? 1 : 0)));
+}
+
+export function isMemory(name) {
+  return MEMORY.test(name) && /bytes(_per_s)?(_max)?$/.test(name);
 }
 
 function scaled(value, base, limit, units, shown) {
@@ -37,7 +43,7 @@ export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return '–';
   const whole = Math.round(Math.abs(seconds));
   if (seconds !== 0 && Math.abs(seconds) < 0.001) return `${trimmed(seconds * 1e6, 3)} µs`;
-  if (seconds !== 0 && Math.abs(seconds) < 1) return `${trimmed(seconds * 1e3, 3)} ms`;
+  if (seconds !== 0 && Math.abs(seconds) < 0.9995) return `${trimmed(seconds * 1e3, 3)} ms`;
   if (whole < 60) return Math.abs(seconds) < 10 ? `${trimmed(seconds, 2)} s` : `${whole} s`;
   const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
   if (days) return `${days} d ${hours} h`;
@@ -73,11 +79,11 @@ export function percent(share, digits = 0) {
 }
 
 // A value of a metric, in the unit that its name ends with.
-export function metricValue(name, value, digits = 4) {
-  if (/bytes(_max)?$/.test(name)) return memorySize(value, Math.max(3, digits - 1));
-  if (/bytes_per_s(_max)?$/.test(name)) return value === null ? '–' : `${memorySize(value, Math.max(3, digits - 1))}/s`;
+export function metricValue(name, value, digits = 0) {
+  const unit = /bytes(_per_s)?(_max)?$/.exec(name);
+  if (unit) return `${isMemory(name) ? memorySize(value, Math.max(3, digits)) : fileSize(value, digits && Math.max(3, digits))}${unit[1] && value !== null ? '/s' : ''}`;
   if (/(^|[^r])_s$/.test(name) && !/per_s$/.test(name)) return value === null ? '–' : duration(value);
-  return shortNumber(value, digits);
+  return shortNumber(value, digits || 4);
 }
 
 export function xValue(kind, value) {
@@ -86,15 +92,42 @@ export function xValue(kind, value) {
   return `step ${Math.round(value).toLocaleString('en').replaceAll(',', ' ')}`;
 }
 
-export function xTick(kind, value, digits = 4) {
+// gap: the distance to the next tick, which must read as another number.
+export function xTick(kind, value, digits = 4, gap = 1) {
   if (kind === 'step') return shortNumber(value, digits);
-  if (kind === 'epoch') return trimmed(value, digits);
-  const [days, rest] = [Math.floor(value / 86400), value % 86400];
-  const [hours, minutes, seconds] = [Math.floor(rest / 3600), Math.floor(rest / 60) % 60, Math.round(rest % 60)];
-  if (days) return hours ? `${days}d ${hours}h` : `${days}d`;
-  if (hours) return minutes ? `${hours}h ${minutes}m` : `${hours}h`;
-  if (minutes) return seconds ? `${minutes}m ${seconds}s` : `${minutes}m`;
-  return seconds || value === 0 ? `${seconds}s` : `${trimmed(value, 2)}s`;
+  return kind === 'epoch' ? trimmed(value, digits) : timeTick(value, gap);
+}
+
+function timeTick(value, gap) {
+  const decimals = gap > 0 && gap < 1 ? Math.min(20, Math.ceil(-Math.log10(gap) - 1e-9)) : 0;
+  let rest = Number(value.toFixed(decimals));
+  const parts = [];
+  for (const [seconds, unit] of [[86400, 'd'], [3600, 'h'], [60, 'm']]) {
+    const count = Math.floor(rest / seconds);
+    rest -= count * seconds;
+    if (count) parts.push(`${count}${unit}`);
+  }
+  const seconds = Number(rest.toFixed(decimals));
+  return [...parts, ...(seconds || !parts.length ? [`${seconds}s`] : [])].join(' ');
+}
+
+// What a person looks for in a text: a regular expression, or the text itself where it is none.
+export function matcher(wanted) {
+  try {
+    const pattern = new RegExp(wanted, 'i');
+    return (text) => pattern.test(text);
+  } catch {
+    return (text) => text.toLowerCase().includes(wanted.toLowerCase());
+  }
+}
+
+const WORDS = new Intl.Collator('en', { numeric: true });
+
+// Order numbers as numbers, and texts so that w2 comes before w10; what has no value comes last.
+export function compared(a, b, direction = 1) {
+  const [none, other] = [a, b].map((value) => value === null || value === undefined || value === '' || Number.isNaN(value));
+  if (none || other) return none - other;
+  return direction * (typeof a === 'number' && typeof b === 'number' ? a - b : WORDS.compare(String(a), String(b)));
 }
 
 export function title(name) {

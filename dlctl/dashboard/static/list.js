@@ -1,8 +1,8 @@
 // The page of all trainings.
-import { address } from './address.js';
+import { address, readAddress, rewrite } from './address.js';
 import { getTrainings, saved } from './api.js';
 import { button, el, svg } from './dom.js';
-import { ago, clock, percent, progressWords, roughly, shortNumber } from './format.js';
+import { ago, clock, matcher, percent, progressWords, roughly, shortNumber } from './format.js';
 import { Repeater } from './toolbar.js';
 
 export function stateChip(row) {
@@ -18,6 +18,17 @@ export function sparkLine(values) {
   const parts = values.map((value, n) => (value === null ? null : place(value, n))).filter(Boolean);
   return svg('svg', { class: 'spark', viewBox: '0 0 120 28', 'aria-hidden': 'true' },
     svg('path', { d: `M${parts.join('L')}` }));
+}
+
+// What a person can find a training by.
+export function rowText(row) {
+  return [row.id, row.name, row.site, row.state, row.varied, ...(row.tags || [])].join(' ');
+}
+
+// Where an id is too long, its unique end stays.
+function idParts(id) {
+  const end = id.lastIndexOf('-');
+  return end < 1 ? [el('span', {}, id)] : [el('span', {}, id.slice(0, end)), el('b', {}, id.slice(end))];
 }
 
 export function progressBar(row) {
@@ -40,7 +51,8 @@ export class ListPage {
     this.limit = FIRST_ROWS;
     this.more = button('', () => this.showAll(), { class: 'more', hidden: true });
     this.repeater = new Repeater(() => this.load(), 700);
-    this.input = el('input', { type: 'search', id: 'find', placeholder: 'Find trainings', 'aria-label': 'Find trainings', oninput: () => this.show() });
+    this.input = el('input', { type: 'search', id: 'find', placeholder: 'Find trainings', title: 'A regular expression: of ids, names, sites, states, tags and varied values',
+      'aria-label': 'Find trainings by a regular expression', value: readAddress().query.get('find') || '', oninput: () => this.find() });
     this.compare = el('a', { class: 'button', href: '#/compare' }, 'Compare');
     this.body = el('div', { class: 'trainings', role: 'list' });
     this.sparks = el('p', { class: 'empty', hidden: true }, `Curves, time left and GPU use stand here for the ${SPARKS} newest trainings; open an older one to see its own.`);
@@ -65,11 +77,15 @@ export class ListPage {
     this.show();
   }
 
+  find() {
+    rewrite({ find: this.input.value });
+    this.show();
+  }
+
   show() {
-    const wanted = this.input.value.toLowerCase();
-    const fits = (row) => `${row.id} ${row.name} ${row.site} ${row.state}`.toLowerCase().includes(wanted);
+    const fits = matcher(this.input.value);
     const focused = document.activeElement?.dataset?.id;
-    const rows = this.rows.filter(fits);
+    const rows = this.rows.filter((row) => fits(rowText(row)));
     this.body.replaceChildren(...rows.slice(0, this.limit).map((row) => this.row(row)));
     this.sparks.hidden = this.rows.length <= SPARKS || Boolean(saved);
     this.more.hidden = rows.length <= this.limit;
@@ -96,17 +112,18 @@ export class ListPage {
       else this.chosen.delete(row.id);
       this.showCompare();
     };
-    const cell = (label, ...content) => el('div', { class: `cell ${label.split(' ')[0].toLowerCase()}` }, el('span', { class: 'tag' }, label), ...content);
+    const line = (text) => el('span', { class: 'sub line', title: text }, text);
+    const cell = (kind, label, ...content) => el('div', { class: `cell ${kind}` }, el('span', { class: 'tag' }, label), ...content);
     const time = row.live ? (row.left_s ? roughly(row.left_s[1]) : '–') : ago(row.ended_at || row.created_at);
     return el('div', { class: 'training', role: 'listitem' },
       el('input', { type: 'checkbox', checked: this.chosen.has(row.id), onchange: choose, 'data-id': `box ${row.id}`, 'aria-label': `Choose ${row.id} for a comparison` }),
-      el('div', { class: 'cell who' }, el('a', { href: address(row.is_search ? 'search' : 'training', row.id), 'data-id': row.id }, row.id),
-        el('span', { class: 'sub' }, row.name === row.id.split('-')[0] ? row.site : `${row.name} · ${row.site}`)),
-      el('div', { class: 'cell what' }, stateChip(row), el('span', { class: 'sub' }, row.trouble ? `${row.site} does not answer` : row.reason || '')),
-      cell('Progress', progressBar(row)), cell(row.live ? 'Time left' : 'Ended', el('span', {}, time)),
-      cell(row.spark_name || 'loss', el('span', {}, shortNumber(row.spark_name ? row.spark_last : row.loss))),
+      el('div', { class: 'cell who' }, el('a', { href: address(row.is_search ? 'search' : 'training', row.id), 'data-id': row.id, 'aria-label': row.id, title: row.id }, idParts(row.id)),
+        line([row.varied, row.name === row.id.split('-')[0] ? '' : row.name, row.site].filter(Boolean).join(' · '))),
+      el('div', { class: 'cell what' }, stateChip(row), line(row.trouble ? `${row.site} does not answer` : row.reason || '')),
+      cell('done', 'Progress', progressBar(row)), cell('time', row.live ? 'Time left' : 'Ended', el('span', {}, time)),
+      cell('measure', row.spark_name || 'loss', el('span', {}, shortNumber(row.spark_name ? row.spark_last : row.loss))),
       el('div', { class: 'cell curve' }, sparkLine(row.spark || [])),
-      cell('GPU use', el('span', {}, row.gpu === null ? '–' : `${Math.round(row.gpu)} %`)));
+      cell('gpu', 'GPU use', el('span', {}, row.gpu === null ? '–' : `${Math.round(row.gpu)} %`)));
   }
 
   key(key) {

@@ -1,6 +1,22 @@
 // Draw columns of a curve with a pen: on a canvas, or as the path of an SVG picture.
+import { el } from './dom.js';
 
-export const PALETTE = 8;
+// Forty colours, light and dark: of 970 the farthest from all before them in OKLab, with a contrast of 3 to the paper.
+const LIGHT = '2563c9 d9600f 14865d 8a4fc4 b8336a 0e8a9b 8a6d00 6b5b53 084b0f 46335a a27ea4 db41c0 48a515 f73066 7e77fa 819465 7d2a79 058dfa 85362c cf6192 2a5775 af59f7 4e3906 6b618e ab0fa5 b25f52 b58037 7288cf 295f47 aa6ecd 2ba287 799199 aa55a4 934d7b 578c19 5f7043 b37c73 f93825 ec3596 af3c3c'.split(' ');
+const DARK = '6ea8ff ff9f55 4fcf9b c595ff ff7fab 4cd0e0 dcc04a c4ada2 bbfcb9 efe1ff a27ea4 db41c0 48a515 f73066 7e77fa 819465 feb4f7 058dfa f9c2b8 cf6192 a8d8fb af59f7 fee5b3 bcb2e4 fb8af2 e1897b b58037 7288cf a8e0c3 aa6ecd 2ba287 799199 d87fd1 ec9ece 81b84d afc392 b37c73 f93825 ec3596 fe9b95'.split(' ');
+export const PALETTE = LIGHT.length;
+
+// The colour of a number of the palette; what a person has chosen, such as `#ff0000`, stays as it is.
+export function inkOf(colour, theme = document.documentElement.dataset.theme) {
+  return typeof colour === 'string' ? colour : `#${(theme === 'dark' ? DARK : LIGHT)[colour % PALETTE]}`;
+}
+
+export function swatch(colour, kind = '') {
+  const mark = el('i', { class: `swatch ${kind}` });
+  mark.style.color = inkOf(colour, 'light');
+  mark.style.color = `light-dark(${inkOf(colour, 'light')}, ${inkOf(colour, 'dark')})`; // older browsers keep the first
+  return mark;
+}
 
 export function themeColours() {
   const style = getComputedStyle(document.documentElement);
@@ -8,7 +24,6 @@ export function themeColours() {
   return {
     text: get('--text'), quiet: get('--text-2'), grid: get('--grid'), paper: get('--surface'),
     band: get('--band'), mark: get('--mark'), bad: get('--bad'), font: get('--font'),
-    series: Array.from({ length: PALETTE }, (_, n) => get(`--s${n}`)),
   };
 }
 
@@ -67,6 +82,13 @@ export function traceLine(x, values, toX, toY, pen, breaks = []) {
       open = true;
     }
   }
+}
+
+// The range of repetitions: a closed line along what is highest, and back along what is lowest.
+export function traceBand({ x, low, high }, toX, toY, pen) {
+  const known = x.map((_, n) => n).filter((n) => toY(low[n]) !== null && toY(high[n]) !== null);
+  [...known.map((n) => [n, high]), ...known.reverse().map((n) => [n, low])]
+    .forEach(([n, values], place) => pen[place ? 'line' : 'move'](toX(x[n]), toY(values[n])));
 }
 
 export function canvasPen(context, dot) {

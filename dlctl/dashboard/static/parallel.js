@@ -1,7 +1,7 @@
 // Parallel coordinates of trials: an axis for each parameter and one for the metric.
 import { el, svg } from './dom.js';
 import { shortNumber } from './format.js';
-import { themeColours } from './paint.js';
+import { inkOf, themeColours } from './paint.js';
 
 const [TOP, BOTTOM, SIDE, HEIGHT, LEAST_GAP] = [46, 34, 64, 320, 104];
 const SLOT = 20; // below an axis: trials without a value there
@@ -55,7 +55,7 @@ export function goodness(values, maximize) {
 }
 
 export function goodnessColour(colours, part) {
-  const [best, middle, worst] = [colours.series[0], colours.mark, colours.series[1]];
+  const [best, middle, worst] = [inkOf(0), colours.mark, inkOf(1)];
   const [from, to, share] = part < 0.5 ? [best, middle, part * 2] : [middle, worst, part * 2 - 1];
   return `color-mix(in srgb, ${to} ${Math.round(share * 100)}%, ${from})`;
 }
@@ -162,7 +162,7 @@ export class Parallel {
       stroke(place, part === null ? colours.bad : goodnessColour(colours, part), 1.2, many ? 0.4 : 0.75);
     }
     context.setLineDash([]);
-    if (this.inside.has(this.best)) stroke(this.best, colours.series[0], 3, 1);
+    if (this.inside.has(this.best)) stroke(this.best, inkOf(0), 3, 1);
     const marked = this.marked ?? this.over;
     if (marked !== null && marked !== undefined) stroke(marked, colours.text, 2.5, 1);
   }
@@ -183,9 +183,9 @@ export class Parallel {
         svg('text', { x, y: 33, class: 'kind' }, axis.isMetric ? 'best at the top' : axis.log ? 'logarithmic' : ''),
         svg('line', { x1: x, x2: x, y1: top, y2: bottom }));
       for (const [share, text] of thinned(axis.ticks)) {
-        group.append(svg('line', { x1: x - 4, x2: x, y1: this.y(share), y2: this.y(share) }), label(x - 7, this.y(share) + 4, fitted(text, Math.min(SIDE, room) / 6.6)));
+        group.append(svg('line', { x1: x - 4, x2: x, y1: this.y(share), y2: this.y(share) }), ...label(x - 7, this.y(share) + 4, fitted(text, Math.min(SIDE, room) / 6.6)));
       }
-      if (missing) group.append(svg('circle', { cx: x, cy: this.y(null), r: 2.5 }), label(x - 7, this.y(null) + 4, axis.isMetric ? 'failed' : 'absent'));
+      if (missing) group.append(svg('circle', { cx: x, cy: this.y(null), r: 2.5 }), ...label(x - 7, this.y(null) + 4, axis.isMetric ? 'failed' : 'absent'));
       const brush = this.brushes.get(axis.name);
       if (brush) group.append(svg('rect', { class: 'brush', x: x - 7, width: 14, y: brush[0], height: Math.max(1, brush[1] - brush[0]) }));
       group.append(svg('rect', { class: 'grip', x: x - GRIP, width: 2 * GRIP, y: top - 6, height: bottom - top + SLOT + 12 }));
@@ -251,8 +251,10 @@ export class Parallel {
   }
 }
 
+// A text on paper of its own, so that no line runs through it.
 function label(x, y, text) {
-  return svg('text', { x, y, class: 'tick' }, text);
+  const width = 7.4 * text.length + 6;
+  return [svg('rect', { x: x + 3 - width, y: y - 11, width, height: 15, rx: 3, class: 'paper' }), svg('text', { x, y, class: 'tick' }, text)];
 }
 
 function fitted(text, most) {

@@ -1,9 +1,10 @@
 // The best value of a search so far, and the value of each trial.
 import { button, el, setText } from './dom.js';
 import { clock, shortNumber } from './format.js';
-import { themeColours } from './paint.js';
+import { inkOf, swatch, themeColours } from './paint.js';
 
 const CHART_HEIGHT = 260;
+const WHOLE = Array.from({ length: 9 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
 
 export class ProgressChart {
   constructor({ pointed }) {
@@ -16,8 +17,8 @@ export class ProgressChart {
     this.element = el('section', { class: 'card chart', 'aria-label': 'Best so far' },
       el('header', {}, el('h2', {}, 'Best so far'), this.at, el('div', { class: 'choices' }, this.choices)),
       el('div', { class: 'legend' },
-        el('span', { class: 'entry' }, el('i', { class: 'swatch s1' }), el('span', { class: 'label' }, 'best so far')),
-        el('span', { class: 'entry' }, el('i', { class: 'swatch dot s0' }), el('span', { class: 'label' }, 'each trial'))),
+        el('span', { class: 'entry' }, swatch(1), el('span', { class: 'label' }, 'best so far')),
+        el('span', { class: 'entry' }, swatch(0, 'dot'), el('span', { class: 'label' }, 'each trial'))),
       this.plotBox);
     this.resizes = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.resizes.observe(this.plotBox);
@@ -65,15 +66,17 @@ export class ProgressChart {
     this.plotBox.replaceChildren();
     const colours = themeColours();
     const positive = each.every((value) => value === null || value > 0);
-    const axis = (more) => ({ stroke: colours.quiet, font: `11px ${colours.font}`, grid: { stroke: colours.grid, width: 1 }, ticks: { stroke: colours.grid, width: 1 }, ...more });
+    const font = `11px ${colours.font}`;
+    const axis = (more) => ({ stroke: colours.quiet, font, grid: { stroke: colours.grid, width: 1 }, ticks: { stroke: colours.grid, width: 1 }, ...more });
     this.plot = new uPlot({
       ...this.size(),
       legend: { show: false },
       cursor: { drag: { x: true, y: false }, points: { size: 7 } },
       scales: { x: { time: this.byTime, range: x.length > 1 ? undefined : () => [x[0] - 1, x[0] + 1] }, y: { distr: this.logarithmic && positive ? 3 : 1 } },
-      axes: [axis({}), axis({ size: 62, values: (_, ticks) => ticks.map((value) => (value === null ? '' : shortNumber(value, 3))) })],
-      series: [{}, { stroke: colours.series[1], width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: x.length < 2, size: 6 }, spanGaps: true },
-        { stroke: colours.series[0], paths: () => null, points: { show: true, size: x.length > 300 ? 3 : 5, fill: colours.series[0] } }],
+      axes: [axis({ label: this.byTime ? 'time' : 'trials that have ended', labelSize: 16, labelGap: 0, labelFont: font, ...(this.byTime ? {} : { incrs: WHOLE }) }),
+        axis({ size: 62, label: this.data.metric, labelSize: 16, labelFont: font, values: (_, ticks) => ticks.map((value) => (value === null ? '' : shortNumber(value, 3))) })],
+      series: [{}, { stroke: inkOf(1), width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: x.length < 2, size: 6 }, spanGaps: true },
+        { stroke: inkOf(0), paths: () => null, points: { show: true, size: x.length > 300 ? 3 : 5, fill: inkOf(0) } }],
       hooks: { setCursor: [(plot) => this.onCursor(plot.cursor.idx)] },
     }, [x, best, each], this.plotBox);
   }

@@ -1,7 +1,7 @@
 // Save what a chart shows: as a picture, or as numbers.
 import { button, el, svg } from './dom.js';
 import { title } from './format.js';
-import { pathPen, themeColours, traceColumns, traceLine } from './paint.js';
+import { inkOf, pathPen, themeColours, traceBand, traceColumns, traceLine } from './paint.js';
 
 export function saveMenu(chart) {
   const entries = [['PNG', savePng], ['SVG', saveSvg], ['CSV', saveCsv]];
@@ -25,11 +25,24 @@ function fileName(chart, ending) {
   return `${chart.name.replace(/[^\w.-]+/g, '_').slice(0, 60) || 'chart'}.${ending}`;
 }
 
+// Where the names of the curves stand above a picture, in as many rows as they need.
+function legendOf(chart) {
+  let [x, row] = [10, 0];
+  const entries = chart.visible.map((curve) => {
+    const width = 32 + curve.label.length * 6.5;
+    if (x > 10 && x + width > chart.plot.width) [x, row] = [10, row + 1];
+    x += width;
+    return { curve, x: x - width, y: 31 + 16 * row };
+  });
+  return { entries, head: 44 + 16 * row };
+}
+
 function savePng(chart) {
   const source = chart.plot.ctx.canvas;
   const colours = themeColours();
   const ratio = devicePixelRatio || 1;
-  const head = 44 * ratio;
+  const { entries, head: height } = legendOf(chart);
+  const head = height * ratio;
   const canvas = el('canvas', { width: source.width, height: source.height + head });
   const ctx = canvas.getContext('2d');
   ctx.fillStyle = colours.paper;
@@ -38,14 +51,12 @@ function savePng(chart) {
   ctx.fillStyle = colours.text;
   ctx.font = `600 ${13 * ratio}px ${colours.font}`;
   ctx.fillText(title(chart.name), 10 * ratio, 18 * ratio);
-  let x = 10 * ratio;
   ctx.font = `${11 * ratio}px ${colours.font}`;
-  for (const curve of chart.visible) {
-    ctx.fillStyle = colours.series[curve.colour];
-    ctx.fillRect(x, 31 * ratio, 12 * ratio, 3 * ratio);
+  for (const { curve, x, y } of entries) {
+    ctx.fillStyle = inkOf(curve.colour);
+    ctx.fillRect(x * ratio, y * ratio, 12 * ratio, 3 * ratio);
     ctx.fillStyle = colours.text;
-    ctx.fillText(curve.label, x + 16 * ratio, 36 * ratio);
-    x += ctx.measureText(curve.label).width + 32 * ratio;
+    ctx.fillText(curve.label, (x + 16) * ratio, (y + 5) * ratio);
   }
   canvas.toBlob((blob) => download(blob, fileName(chart, 'png')));
 }
@@ -60,7 +71,7 @@ export function chartPicture(chart) {
   const colours = themeColours();
   const ratio = devicePixelRatio || 1;
   const box = Object.fromEntries(Object.entries(plot.bbox).map(([name, value]) => [name, value / ratio]));
-  const head = 44;
+  const { entries, head } = legendOf(chart);
   const [toX, toY] = chart.places((x) => plot.valToPos(x, 'x') + box.left, (y) => plot.valToPos(y, 'y') + box.top);
   const picture = svg('svg', {
     xmlns: 'http://www.w3.org/2000/svg', viewBox: `0 0 ${plot.width} ${plot.height + head}`,
@@ -68,7 +79,10 @@ export function chartPicture(chart) {
   });
   picture.append(svg('rect', { width: '100%', height: '100%', fill: colours.paper }));
   picture.append(svg('text', { x: 10, y: 18, fill: colours.text, 'font-size': 13, 'font-weight': 600 }, title(chart.name)));
-  legendOfPicture(chart, picture, colours);
+  for (const { curve, x, y } of entries) {
+    picture.append(svg('rect', { x, y, width: 12, height: 3, fill: inkOf(curve.colour) }));
+    picture.append(svg('text', { x: x + 16, y: y + 5, fill: colours.text }, curve.label));
+  }
   const body = svg('g', { transform: `translate(0 ${head})` });
   axesOfPicture(plot, box, body, colours);
   const clip = svg('clipPath', { id: 'inside' }, svg('rect', { x: box.left, y: box.top, width: box.width, height: box.height }));
@@ -80,9 +94,14 @@ export function chartPicture(chart) {
 }
 
 function curveOfPicture(curve, lines, [toX, toY], colours, breaks) {
-  const look = { stroke: colours.series[curve.colour], 'stroke-dasharray': curve.dashed ? '5 4' : null };
+  const look = { stroke: inkOf(curve.colour), 'stroke-dasharray': curve.dashed ? '5 4' : null };
   const pen = pathPen();
-  traceColumns(curve, toX, toY, pen, breaks);
+  if (curve.band) {
+    const area = pathPen();
+    traceBand(curve, toX, toY, area);
+    lines.append(svg('path', { d: area.text(), fill: look.stroke, opacity: 0.18 }));
+    traceLine(curve.x, curve.last, toX, toY, pen, breaks);
+  } else traceColumns(curve, toX, toY, pen, breaks);
   lines.append(svg('path', { ...look, d: pen.text(), 'stroke-width': curve.smooth ? 1 : 1.4, opacity: curve.smooth ? 0.3 : null }));
   if (!curve.smooth) return;
   const smooth = pathPen();
@@ -102,15 +121,6 @@ function axesOfPicture(plot, box, body, colours) {
     body.append(svg('line', { x1: box.left, x2: box.left + box.width, y1: y, y2: y, stroke: colours.grid }));
     body.append(svg('text', { x: box.left - 6, y: y + 4, fill: colours.quiet, 'text-anchor': 'end' }, up._values[n] ?? ''));
   });
-}
-
-function legendOfPicture(chart, picture, colours) {
-  let x = 10;
-  for (const curve of chart.visible) {
-    picture.append(svg('rect', { x, y: 31, width: 12, height: 3, fill: colours.series[curve.colour] }));
-    picture.append(svg('text', { x: x + 16, y: 36, fill: colours.text }, curve.label));
-    x += 32 + curve.label.length * 6;
-  }
 }
 
 // A spreadsheet would run a text that begins like a formula.

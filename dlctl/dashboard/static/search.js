@@ -7,13 +7,13 @@ import { stateChip } from './list.js';
 import { goodness, goodnessColour, Parallel, shortNames } from './parallel.js';
 import { themeColours } from './paint.js';
 import { ProgressChart } from './progress_chart.js';
+import { SortedTable } from './table.js';
 import { Repeater } from './toolbar.js';
-
-const FIRST_TRIALS = 100;
 
 export class SearchPage {
   constructor(main, id) {
-    Object.assign(this, { id, ids: [id], inside: null, sorting: ['trial', -1], limit: FIRST_TRIALS });
+    Object.assign(this, { id, ids: [id], inside: null });
+    this.table = new SortedTable('Table of the trials', { sorting: ['trial', -1], tall: true });
     this.head = el('div', { class: 'head' });
     this.facts = el('div', { class: 'facts' });
     this.message = el('p', { class: 'empty', role: 'status' }, 'Reading the trials …');
@@ -24,7 +24,9 @@ export class SearchPage {
     this.pointedTo = el('p', { class: 'pointed' });
     this.all = button('Show all trials', () => this.parallel.clear(), { class: 'choice', hidden: true });
     this.scale = el('span', { class: 'ramp' });
-    this.trials = el('section', { class: 'card', 'aria-label': 'Trials' });
+    this.trialsHead = el('header', { class: 'row' });
+    this.noTrial = el('p', { class: 'empty' }, 'No trial so far.');
+    this.trials = el('section', { class: 'card', 'aria-label': 'Trials' }, this.trialsHead, this.noTrial, this.table.element);
     this.work = el('section', { class: 'card', 'aria-label': 'Workers and brokers' });
     this.body = el('div', { class: 'search', hidden: true },
       el('div', { class: 'pair' }, this.chart.element, this.important),
@@ -129,56 +131,38 @@ export class SearchPage {
     return parameter.kind === 'choice' ? parameter.choices[value] : shortNumber(value);
   }
 
-  // The columns of the table: a name, how to sort by it, and what a cell shows.
   tableColumns() {
     const { trials, space, metric } = this.data;
     const names = shortNames(space);
+    const column = (name, key, cell) => ({ name, key, cell });
     const plain = (name) => (n) => trials[name][n];
     return [
-      ['trial', plain('number'), (n) => String(trials.number[n])],
-      ['outcome', plain('outcome'), (n) => trials.outcome[n]],
-      [metric, plain('metric'), (n) => (trials.metric[n] === null ? '–' : shortNumber(trials.metric[n], 6))],
-      ...space.map((each) => [names.get(each.name), (n) => trials.point[each.name][n], (n) => this.value(each, n)]),
-      ['took', plain('seconds'), (n) => (trials.ended[n] === null ? '–' : duration(trials.seconds[n]))],
-      ['worker', plain('worker'), (n) => trials.worker[n] || '–'],
-      ['ended', plain('ended'), (n) => clock(trials.ended_at[n])],
-      ['error', plain('error'), (n) => trials.error[n]],
+      column('trial', plain('number'), (n) => String(trials.number[n])),
+      column('outcome', plain('outcome'), (n) => trials.outcome[n]),
+      column(metric, plain('metric'), (n) => (trials.metric[n] === null ? '–' : shortNumber(trials.metric[n], 6))),
+      ...space.map((each) => column(names.get(each.name), (n) => trials.point[each.name][n], (n) => this.value(each, n))),
+      column('took', plain('seconds'), (n) => (trials.ended[n] === null ? '–' : duration(trials.seconds[n]))),
+      column('worker', plain('worker'), (n) => trials.worker[n] || '–'),
+      column('ended', plain('ended'), (n) => clock(trials.ended_at[n])),
+      column('error', plain('error'), (n) => trials.error[n]),
     ];
   }
 
   showTrials() {
     const { trials } = this.data;
-    const columns = this.tableColumns();
-    const [by, direction] = this.sorting;
-    const [, key] = columns.find(([name]) => name === by) || columns[0];
     const rows = trials.number.map((_, n) => n).filter((n) => this.inside === null || this.inside.has(n));
-    rows.sort((a, b) => compared(key(a), key(b), direction) || a - b);
-    const sortBy = (name) => {
-      this.sorting = [name, by === name ? -direction : 1];
-      this.showTrials();
-      [...this.trials.querySelectorAll('th button')].find((each) => each.dataset.name === name)?.focus();
-    };
-    const head = columns.map(([name]) => el('th', { scope: 'col', 'aria-sort': by === name ? (direction > 0 ? 'ascending' : 'descending') : 'none' },
-      button(name, () => sortBy(name), { class: 'sort', 'data-name': name })));
     const best = trials.number.indexOf(this.data.best_trial);
-    const body = rows.slice(0, this.limit).map((n) => el('tr', {
+    this.table.update(this.tableColumns(), rows, (n) => ({
       class: n === best ? 'best' : trials.ended[n] !== null && trials.metric[n] === null ? 'failed' : null,
       onpointerenter: () => this.parallel.mark(n), onpointerleave: () => this.parallel.mark(null),
-    }, columns.map(([, , cell]) => el('td', {}, cell(n)))));
+    }));
     const all = this.data.all_trials;
     const kept = all > trials.number.length ? `; of ${all} trials this page holds the best and the newest` : '';
     const count = this.inside === null ? `${rows.length} ${rows.length === 1 ? 'trial' : 'trials'}${kept}` : `${rows.length} of ${trials.number.length} trials are chosen${kept}`;
-    const more = rows.length - this.limit;
-    this.trials.replaceChildren(el('header', { class: 'row' }, el('h2', {}, 'Trials'), el('span', { class: 'sub', role: 'status' }, count), el('span', { class: 'grow' }),
-      el('span', { class: 'sub' }, el('code', {}, `dlctl show ${this.id} --trial N`))),
-      trials.number.length ? el('div', { class: 'scroll tall', tabindex: '0', role: 'region', 'aria-label': 'Table of the trials' },
-        el('table', {}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body))) : el('p', { class: 'empty' }, 'No trial so far.'),
-      more > 0 ? button(`Show ${more} more`, () => this.showMoreTrials(), { class: 'more' }) : '');
-  }
-
-  showMoreTrials() {
-    this.limit = Infinity;
-    this.showTrials();
+    this.trialsHead.replaceChildren(el('h2', {}, 'Trials'), el('span', { class: 'sub', role: 'status' }, count), el('span', { class: 'grow' }),
+      el('span', { class: 'sub' }, el('code', {}, `dlctl show ${this.id} --trial N`)));
+    this.noTrial.hidden = trials.number.length > 0;
+    this.table.element.hidden = !trials.number.length;
   }
 
   showWork() {
@@ -207,11 +191,4 @@ export class SearchPage {
     this.chart.destroy();
     this.parallel.destroy();
   }
-}
-
-// What has no value comes last, whichever way is sorted.
-function compared(a, b, direction) {
-  const [none, other] = [a === null || a === '', b === null || b === ''];
-  if (none || other) return none - other;
-  return direction * (typeof a === 'number' ? a - b : String(a).localeCompare(String(b)));
 }

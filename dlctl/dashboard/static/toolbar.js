@@ -83,7 +83,7 @@ export class Toolbar {
   finder() {
     let waiting = 0;
     this.input = el('input', {
-      type: 'search', placeholder: 'Find metrics', 'aria-label': 'Find metrics by their name', id: 'find',
+      type: 'search', placeholder: 'Find metrics', title: 'A regular expression, such as ^val', 'aria-label': 'Find metrics by a regular expression', id: 'find',
       oninput: () => {
         clearTimeout(waiting);
         waiting = setTimeout(() => this.set({ find: this.input.value }), 200);

@@ -6,7 +6,6 @@ import { Charts } from './charts.js';
 import { button, el } from './dom.js';
 import { ago, clock, leftWords, metricValue, shortNumber, title } from './format.js';
 import { progressBar, stateChip } from './list.js';
-import { PALETTE } from './paint.js';
 import { csvText, download } from './save.js';
 import { Tabs } from './tabs.js';
 import { Repeater, Toolbar } from './toolbar.js';
@@ -15,8 +14,8 @@ const GROUPS = { '': 0, train: 0, validation: 1, test: 2 };
 
 // The colour says which data a curve is of; other learners and nodes get the others.
 export function colourOf(curve, n) {
-  if (curve.source === 'node') return curve.learner % PALETTE;
-  return curve.learner === 0 && curve.group in GROUPS ? GROUPS[curve.group] : 3 + (n % 5);
+  if (curve.source === 'node') return curve.learner;
+  return curve.learner === 0 && curve.group in GROUPS ? GROUPS[curve.group] : 3 + n;
 }
 
 export function chartWidth() {
@@ -93,9 +92,9 @@ export class TrainingPage {
     const { data, toolbar: { view } } = this;
     if (data.x !== view.x) return;
     this.span = data.span;
-    const sections = [['Curves', [], new Map()], ['Utilisation', this.words, new Map()]];
+    const [own, measured] = [new Map(), new Map()];
     for (const curve of data.curves) {
-      const charts = sections[curve.source === 'node' ? 1 : 0][2];
+      const charts = curve.source === 'node' ? measured : own;
       const name = chartOf(curve);
       if (!charts.has(name)) charts.set(name, []);
       const mine = charts.get(name);
@@ -104,7 +103,8 @@ export class TrainingPage {
     const left = data.fitting - data.curves.length;
     this.message.hidden = data.curves.length > 0 && left <= 0;
     this.message.textContent = left > 0 ? `${data.curves.length} of ${data.fitting} curves are shown: find others by their name.` : data.problem || (data.total ? 'No metric has this in its name.' : this.whyNothing());
-    this.charts.update(sections, view, windowOf(view, data.span), data);
+    const x = view.x === 'step' ? data.step_word : view.x;
+    this.charts.update({ own, measured, words: this.words }, { ...view, x }, windowOf(view, data.span), data);
   }
 
   whyNothing() {
@@ -138,8 +138,9 @@ export class TrainingPage {
 
   showAnswers() {
     const answers = this.details.answers || [];
+    const open = new Set([...this.answers.querySelectorAll('details[open]')].map((each) => each.dataset.key));
     this.answers.replaceChildren(...answers.map((answer) => el('section', { class: `answer ${answer.state}` },
-      el('h2', {}, answer.question), el('p', {}, answer.text), el('p', { class: 'evidence' }, evidenceWords(answer.evidence)))));
+      el('h2', {}, answer.question), el('p', {}, answer.text), evidenceOf(answer, open.has(answer.key)))));
     this.answers.hidden = !answers.length;
   }
 
@@ -166,9 +167,11 @@ export function troubleWords({ site, trouble, metrics_known: known, metrics_at: 
 }
 
 // What an answer is based on: names and single values. The sentence itself says how old something is.
-function evidenceWords(evidence) {
+function evidenceOf({ key, evidence }, open) {
   const known = Object.entries(evidence || {}).filter(([name, value]) => value !== null && typeof value !== 'object' && !name.endsWith('_at'));
-  return known.map(([name, value]) => `${title(name)} ${typeof value === 'number' ? shown(name, value) : value}`).join(' · ');
+  if (!known.length) return null;
+  return el('details', { class: 'evidence', 'data-key': key, open }, el('summary', {}, 'Evidence'),
+    el('dl', {}, known.map(([name, value]) => el('div', {}, el('dt', {}, title(name)), el('dd', {}, typeof value === 'number' ? shown(name, value) : value)))));
 }
 
 function shown(name, value) {

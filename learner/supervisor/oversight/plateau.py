@@ -18,7 +18,7 @@ from dlctl.contract import Plateau as Rule
 from dlctl.contract.ground.follow import LineFollower, Position
 from dlctl.contract.measured.judged_series import RATE_NAMES, Key, is_better_lower, judged, key_of
 from dlctl.contract.measured.rates import Rates
-from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source, parse_line
+from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source, parse_line, placed
 from learner.job.metrics import MetricsFile
 from learner.supervisor.oversight.standstill import (
     LEAST,
@@ -127,6 +127,7 @@ class PlateauFinder:
 
     def add(self, source: Source, line: MetricsLine) -> None:
         """Take a line of learner 0."""
+        line = placed(line, max(0, self._newest))
         if line.step == NO_STEP:
             return
         if line.event:

@@ -9,6 +9,7 @@ from dlctl.units import (
     format_duration,
     format_size,
     format_slurm_time,
+    natural,
     parse_duration,
     parse_size,
 )
@@ -95,3 +96,9 @@ def test_any_text_is_a_unit_or_a_clear_error(text):
             assert parse(text) > 0
         except UnitError as error:
             assert str(error)
+
+
+def test_names_are_ordered_as_people_count():
+    names = ["w11", "w2", "w1.10", "W1", "w1", "w1.2", "10", "9", ""]
+    ordered = ["", "9", "10", "W1", "w1", "w1.2", "w1.10", "w2", "w11"]
+    assert sorted(names, key=natural) == ordered

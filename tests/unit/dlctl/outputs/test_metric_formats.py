@@ -169,7 +169,7 @@ def test_the_table_tells_the_newest_and_the_best():
     ("name", "value", "text"),
     [
         ("memory_bytes", 3.0323e8, "289 MiB"), ("memory_rss_bytes_max", 1023 * 2**20, "0.999 GiB"),
-        ("cgroup_memory_bytes", 0.0, "0 B"), ("read_bytes_per_s", 1_300_000.0, "1.24 MiB/s"),
+        ("cgroup_memory_bytes", 0.0, "0 B"), ("read_bytes_per_s", 1_300_000.0, "1.3 MB/s"),
         ("step_s", 0.0034316, "3.43 ms"), ("exchange_s", 2.8e-4, "280 µs"), ("wait_s", 0.0, "0 s"),
         ("checkpoint_s", 119.0, "119 s"), ("checkpoint_s", 300.0, "5 min"),
         ("x_s", 1e9, "11,574 d"),

@@ -9,6 +9,7 @@ from dlctl.contract.measured.judged_series import is_better_lower, judged
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.contract.plan import Resources
 from dlctl.series.answers import Known, Saved, answers, found_events
+from dlctl.series.pace import Progress, progress
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 from dlctl.series.utilisation import sentences, use_of
@@ -311,3 +312,50 @@ def test_what_was_asked_for_is_told_beside_what_was_used():
 def test_nothing_measured_is_nothing_told():
     assert sentences(use_of(Run("t-1")), ASKED) == []
     assert used(asked=None, cpu_percent=50.0) == []
+
+
+PROGRAM = Origin(1, 0, Source.PROGRAM)
+
+
+def epochs_of(values, origin=PROGRAM):
+    run = Run("t-1")
+    for epoch, value in enumerate(values, 1):
+        run.add(origin, MetricsLine(epoch=epoch, time=100.0 + epoch, values={"loss": value}))
+    return run
+
+
+def test_a_program_that_tells_only_epochs_is_answered_in_epochs():
+    run = epochs_of([1 / min(epoch, 8) for epoch in range(1, 31)])
+    assert run.last_step == 30 and run.epoch_at(30) == 30
+    assert told("guessing", run)[1] == "Yes. The best loss is 0.125 (epoch 8); the first one is 1."
+    assert told("plateau", run)[1] == "No plateau of loss has been found."
+    shown = progress(run, Progress(None, None, None))
+    assert (shown.epoch, shown.done) == (30, None)
+
+
+def test_an_epoch_without_a_step_stands_at_the_newest_step():
+    run = Run("t-1")
+    for step in range(1, 31):
+        run.add(PROGRAM, MetricsLine(step, time=100.0 + step, values={"loss": 1 / step}))
+        if step % 10 == 0:
+            line = MetricsLine(epoch=step // 10, time=100.0 + step, values={"val_loss": 2 / step})
+            run.add(PROGRAM, line)
+    (validation,) = run.named("loss", "validation")
+    assert [step for step, _ in validation.values()] == [10, 20, 30]
+    assert "(step 30)" in told("guessing", run)[1]
+
+
+def test_no_value_is_lost_of_a_program_that_tells_several_in_an_epoch():
+    run = Run("t-1")
+    for n in range(12):
+        run.add(PROGRAM, MetricsLine(epoch=1 + n // 4, time=100.0 + n, values={"loss": 1.0 + n}))
+    (loss,) = run.named("loss")
+    assert [value for _, value in loss.values()] == [1.0 + n for n in range(12)]
+
+
+def test_a_program_that_nobody_asked_for_checkpoints_lacks_none():
+    run = epochs_of([1.0] * 9)
+    states = [
+        told("checkpoint", run, ended=True, wants_checkpoints=wants)[0] for wants in (True, False)
+    ]
+    assert states == ["bad", "note"]

@@ -260,3 +260,10 @@ def test_the_rest_of_a_row_is_erased_unless_its_last_column_is_drawn(monkeypatch
         "x" * 20, "ends in blanks", "short",
     ]  # fmt: skip
     assert [text for text in sent if text == "K"] == ["K", "K"]
+
+
+def test_an_axis_shows_no_number_twice():
+    columns = Columns()
+    columns.point(1, 100.0, 0.5)
+    text = "".join(text for text, _ in draw(Plot([Drawn(columns, 75)], 0, 1), 40, 8)[-1].pieces)
+    assert text.split() == ["0", "1"]

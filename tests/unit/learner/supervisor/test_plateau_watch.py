@@ -92,6 +92,14 @@ def test_a_changed_rate_begins_anew(training):
     assert first.step < 20 and 60 < second.step < 80
 
 
+def test_a_plateau_is_found_of_a_program_that_tells_only_epochs():
+    watch = PlateauFinder()
+    for epoch in range(1, 31):
+        watch.add(Source.PROGRAM, MetricsLine(epoch=epoch, values={"loss": 1 / min(epoch, 8)}))
+    found = watch.look()
+    assert found is not None and 8 <= found.plateau.since_step <= 12
+
+
 def test_the_newest_step_is_that_of_all_sources():
     watch = PlateauFinder()
     watch.add(Source.PROGRAM, MetricsLine(80, values={"loss": 1.0}))
