@@ -13,7 +13,7 @@ from dlctl.contract import State
 from dlctl.errors import DlctlError, Misused, TrainingFailed, TransportError
 from dlctl.series.merged import Columns, columns_of
 from dlctl.service import verbs
-from dlctl.service.client import Filter, may_pass, tag
+from dlctl.service.client import Filter, may_pass, note, tag
 
 if TYPE_CHECKING:
     from dlctl.api.shown import Line
@@ -64,6 +64,11 @@ class Training:
     def tags(self) -> list[str]:
         """Return the user's words for it."""
         return list(self.record.tags)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return the remarks on it, each behind its day."""
+        return list(self.record.notes)
 
     @property
     def state(self) -> str:
@@ -188,13 +193,15 @@ class Training:
         learners_per_node: int | None = None, gpus: int | None = None, cpus: float | None = None,
         memory: str | None = None, time: str | None = None, partition: str | None = None,
         set: Mapping[str, object] | None = None,  # noqa: A002 - as the option is called
-        new_code: bool = False,
+        new_code: bool = False, epochs: int | str = "",
     ) -> J:  # fmt: skip
         """Go on from the newest checkpoint, or finish a submission that was broken off.
 
         Args:
             set: Further changes of resources, such as `{"scheduler.qos": "long"}`.
             new_code: Train with the folder as it is now.
+            epochs: How many the built-in loop trains in all, or as "+10" how many more; then one
+                that has completed goes on, too.
         """
         from dlctl.manifest.overrides import overrides_of
 
@@ -203,8 +210,10 @@ class Training:
             "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "partition": partition,
         }, set or {})  # fmt: skip
         with self._open() as session:
-            self.record = verbs.resume(session, self._known(), self._mine.store, self._mine.tell,
-                                       overrides, new_code=new_code)  # fmt: skip
+            self.record = verbs.resume(
+                session, self._known(), self._mine.store, self._mine.tell, overrides,
+                new_code=new_code, epochs=str(epochs),
+            )  # fmt: skip
         return self
 
     def tune(self, **settings: float) -> str:
@@ -258,6 +267,11 @@ class Training:
     def tag(self: J, *add: str, remove: str | Sequence[str] = ()) -> J:
         """Give it tags, and take some away."""
         (self.record,) = tag(self._mine.store, [self._known()], add, listed(remove))
+        return self
+
+    def note(self: J, text: str) -> J:
+        """Add a remark on it."""
+        self.record = note(self._mine.store, self._known(), text)
         return self
 
     # ----------------------------------------------------------------------------------------------
