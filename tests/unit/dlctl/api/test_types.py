@@ -29,7 +29,8 @@ def train(lr: float) -> dlctl.Training:
         token=f"night-{lr}",
     )
     state: str = training.wait(until=["TRAINING", "HALTED"], timeout_s=60, on_look=print)
-    training.halt().resume(learners=2, new_code=True).cancel().tag("a", remove="b").note("odd").refresh()
+    training.halt().resume(learners=2, new_code=True).cancel().tag("a", remove="b").refresh()
+    training.note("odd").resume(epochs="+10")
     said: str = training.tune(lr=0.1) + training.save() + state
     for line in training.logs(follow=True, rank="0,2-3", since="1h", tail=10, grep="loss"):
         said += line.upper()
