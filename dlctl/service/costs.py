@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Rehearsed
-from dlctl.data import refuse_wrong_stores
 from dlctl.errors import DlctlError, TrainingFailed
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle import delete, submit
@@ -20,6 +19,7 @@ from dlctl.plan.rehearsal import Forecast, forecast, rehearsal_plan
 from dlctl.plan.render import render
 from dlctl.service.fetching import follow
 from dlctl.service.submit import tell_plan
+from dlctl.store_checks import refuse_wrong_stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def rehearse(
     tell_plan(request.plan, manifest, None, tell)
     plan = rehearsal_plan(request.plan, steps, limit_s)
     rehearsal = replace(request, plan=plan, script=render(plan))
-    refuse_wrong_stores(rehearsal, tell.note)
+    refuse_wrong_stores(session, rehearsal, tell)
     record = submit(session, rehearsal, store, tell)
     tell.note(f"{record.training_id}: a rehearsal, in four attempts of one job")
 

@@ -41,6 +41,11 @@ class Place:
         return "the default server"
 
     @property
+    def access(self) -> str:
+        """Return whose rights count: those of a `key`, those of this `node`, or the `public`'s."""
+        return self.settings.get("access") or "key"
+
+    @property
     def etags_are_md5(self) -> bool:
         """Return whether etags are MD5 sums: not where the server encrypts objects."""
         return self.settings.get("etags", "md5") != "opaque"
@@ -55,6 +60,10 @@ class Refusal(enum.Enum):
     CREDENTIALS = enum.auto()
     EXPIRED = enum.auto()
     """A token that was renewed is not accepted either."""
+    KEY_ENDED = enum.auto()
+    """A temporary key is used after its end."""
+    NO_ROLE = enum.auto()
+    """This machine has no role, or can't get a key for it."""
     CLOCK = enum.auto()
     """The clock here and the server's differ by more than a signed request may be old."""
     DISABLED = enum.auto()
