@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from dlctl import contract
-from dlctl.contract.stores import EXIT_TRY_LATER, MOUNTED, PREFIX
+from dlctl.contract.stores import EXIT_TRY_LATER, MOUNTED_STORES, PREFIX
 from dlctl.errors import PlanError
 from dlctl.files.archive import Entry
 from dlctl.files.upload import Tree
@@ -59,7 +59,7 @@ class Question:
     store: str
     container: str
     uses: str
-    """The implementation; empty: the type's own scripts, which only a job runs."""
+    """The implementation, or a mounted type; empty: a type's scripts, which only a job runs."""
     variables: dict[str, str]
     limit_s: float
 
@@ -90,7 +90,7 @@ def check_stores(
     asked = {True: list[Question](), False: list[Question]()}
     for each in questions:
         if each.uses:
-            asked[each.uses == MOUNTED and where != "node"].append(each)
+            asked[each.uses in MOUNTED_STORES and where != "node"].append(each)
     ask: Ask
     if where == "here":
         ask = partial(_ask_here, is_node=session.site.transport.kind == "local")
@@ -115,7 +115,8 @@ def _question(
     variables |= {f"{PREFIX}QUICK_S": str(_LISTING_S)} if quick else {}
     variables |= {f"{PREFIX}MAY_BE_EMPTY": "1"} if is_results else {}
     variables["DLCTL_STORE_PATIENCE_S"] = "3"
-    uses = find_type(store.type, request.manifest_path.parent).uses if store.scripts else MOUNTED
+    known = find_type(store.type, request.manifest_path.parent)
+    uses = store.type if known.is_mounted else known.uses
     return Question(store.id, container, uses, variables, _QUICK_S if quick else _WHOLE_S)
 
 
@@ -137,8 +138,8 @@ def _look(session: Session, questions: Sequence[Question]) -> list[tuple[int, st
         code, lack = 1, "is not there\n  HINT: Correct `connection.path`, or make the directory"
     else:
         code, lack = EXIT_TRY_LATER, (
-            "is not on the login node: if no node mounts it either, which `dlctl stores check "
-            "--from node` tells, the job will fail"
+            "is not on the login node: if the nodes don't mount it either, the job will fail "
+            "(`stores check` asks one with `--from node`)"
         )  # fmt: skip
     return [
         (0, f"{path} is there") if found == "0"

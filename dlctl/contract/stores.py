@@ -8,8 +8,6 @@ from dlctl.contract.records import SCHEMA_VERSION
 
 MOUNTED_STORES = ("mount_volume", "host_mount")
 """A directory that the nodes see; `connection.path` names it. All other types have scripts."""
-MOUNTED = "mounted"
-"""Their implementation, for checks."""
 STORES = "stores"
 """In the job directory: a folder for each store with scripts, named by its place in the manifest.
 """

@@ -94,7 +94,7 @@ def temporary(manifest: Manifest, values: Mapping[str, str], profiles: Profiles)
             ends = f"ends at {key.ends_at.astimezone():%c}" if key and key.ends_at else "ends soon"
             found.append(
                 f"data store {store.id}: its temporary key {ends}; if the job loads or stores "
-                "later, log in again and `dlctl resume` it, or see docs/stores.md#temporary-keys"
+                "later, log in again and resume it, or see docs/stores.md#temporary-keys"
             )
     return found
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract.ground.amounts import counted, format_bytes
-from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, MOUNTED, PREFIX
+from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, MOUNTED_STORES, PREFIX
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache
 from learner.storage.listing import known_listing, list_container, listed
@@ -152,7 +152,7 @@ def _save(kind: str, place: Place, env: Mapping[str, str]) -> int:
 
 def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
     """Print what is in a container: credentials, container and network are right if this works."""
-    if kind == MOUNTED:
+    if kind in MOUNTED_STORES:
         return _look_at(Path(place.settings["path"]), place)
     quick_s = env.get(f"{PREFIX}QUICK_S")
     store = _opened(kind, place, env, _progress(place, env, "check"), CHECK_PATIENCE_S,

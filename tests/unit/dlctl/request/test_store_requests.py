@@ -239,7 +239,7 @@ def test_the_token_of_a_profile_comes_along(profile):
     assert store.secrets["session_token"].endswith("data_stores.0.session_token")
     (note,) = [each for each in request.plan.not_in_this_version if "temporary" in each]
     assert "data store mine: its temporary key ends at " in note and "2036" in note
-    assert "log in again and `dlctl resume` it, or see docs/stores.md#temporary-keys" in note
+    assert "log in again and resume it, or see docs/stores.md#temporary-keys" in note
 
 
 @pytest.mark.parametrize("config", [
