@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -241,15 +243,25 @@ class Reading:
         self.part_bytes = part_bytes_of(size_bytes)
 
     def __iter__(self) -> Iterator[bytes]:
-        part_bytes = self.part_bytes if self.is_large else LARGE_BYTES
-        with self._path.open("rb") as file:
+        threads = ThreadPoolExecutor(2) if self.is_large else contextlib.nullcontext()
+        with self._path.open("rb") as file, threads as beside:
             while content := file.read(_BLOCK_BYTES):
-                if self._size_bytes % part_bytes == 0:
-                    self._parts.append(hashlib.md5(usedforsecurity=False))
-                self._sha256.update(content)
-                self._parts[-1].update(content)
-                self._size_bytes += len(content)
-                yield content
+                taken = self._take(content, beside)
+                yield content  # which moves meanwhile
+                for each in taken:
+                    each.result()
+
+    def _take(self, content: bytes, beside: ThreadPoolExecutor | None = None) -> list[Future[None]]:
+        """Add a block to both checksums."""
+        if self._size_bytes % self.part_bytes == 0 and (self.is_large or not self._parts):
+            self._parts.append(hashlib.md5(usedforsecurity=False))
+        self._size_bytes += len(content)
+        updates = [self._sha256.update, self._parts[-1].update]
+        if beside is not None:
+            return [beside.submit(update, content) for update in updates]
+        for update in updates:
+            update(content)
+        return []
 
     @property
     def digests(self) -> Digests:
