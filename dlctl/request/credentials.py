@@ -197,7 +197,10 @@ def _from_keyring(name: str, where: str) -> str:
             hint="python -m pip install keyring",
         ) from error
     except Exception as error:  # any backend's
-        raise ManifestError(f"{_key(name)}: the keyring does not answer: {error}") from error
+        raise ManifestError(
+            f"{_key(name)}: the keyring does not answer: {error}",
+            hint="unlock it, or write {from_env: VARIABLE} or {from_file: PATH}",
+        ) from error
     if not value:
         raise ManifestError(
             f"{_key(name)}: the keyring has nothing for {where!r}",
