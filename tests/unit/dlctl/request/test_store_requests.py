@@ -347,3 +347,10 @@ def test_the_role_of_a_node_is_not_this_machines(tmp_path):
     session.site.transport.kind = "ssh"
     (check,) = check_stores(session, request)
     assert check.state == "unknown" and "with the role of a node" in check.seen
+
+
+def test_a_password_too_short_to_be_masked_is_named(tmp_path):
+    """Only variables of `env` were; `***` for one letter would stand in every word of a log."""
+    request = prepared(tmp_path, S3.replace("hunter2-hunter2", "x"))
+    (note,) = [each for each in request.plan.not_in_this_version if "masked" in each]
+    assert note.startswith("data_stores[0].connection.password is shorter than 4 characters")
