@@ -37,6 +37,11 @@ from typing import Any
 
 from dlctl.contract.ground.hinted import HintedError
 
+ELSEWHERE = (
+    "make room there and check that you may write it, or set XDG_CONFIG_HOME to a folder elsewhere"
+)
+"""What to do where a file of the user's settings can't be written."""
+
 
 class DlctlError(HintedError):
     """An error whose text an end user can understand."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.errors import DlctlError
+from dlctl.errors import ELSEWHERE, DlctlError
 from dlctl.sites.model import xdg_directory
 
 
@@ -74,7 +74,7 @@ def change(name: str, value: str | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         contract.write_whole(path, yaml.safe_dump(values) if values else "")
     except OSError as error:
-        raise SettingsError(f"{path} can't be written: {error.strerror}") from error
+        raise SettingsError(f"{path} can't be written: {error.strerror}", hint=ELSEWHERE) from error
 
 
 def _known(name: str) -> Setting:

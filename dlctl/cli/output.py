@@ -374,14 +374,14 @@ def progress(description: str) -> Iterator[Callable[[int, int], None]]:
         return
     known_total = -1
     with _bar(_console(stderr=True), "Download", "TransferSpeed", "TimeRemaining") as bar:
-        task = bar.add_task(description, total=None)
+        task = bar.add_task(description, total=None, visible=False)  # else "0/? bytes"
 
         def update(done: int, total: int) -> None:
             nonlocal known_total
             if total != known_total:  # what is here already is no part of the rate
                 known_total = total
                 bar.reset(task, total=total, completed=done)
-            bar.update(task, completed=done)
+            bar.update(task, completed=done, visible=True)
 
         yield update
 

@@ -167,14 +167,13 @@ def check(
 
     Example: dlctl stores check manifest.yml --site mycluster --from login
     """
-    from dlctl.data import ask_here, ask_there, check_stores
     from dlctl.manifest.overrides import Overrides
     from dlctl.request.build import prepare
+    from dlctl.store_checks import check_stores
 
     with opened(site) as session:
         request = prepare(manifest, Overrides(), session.site)
-        there = ask_there(session, request.plan, on_node=where == "node")
-        found = check_stores(request, ask_here if where == "here" else there)
+        found = check_stores(session, request, where)
     rows = [[c.store, c.container, c.state, c.seen, c.hint] for c in found]
     columns = ["store", "container", "state", "seen", "do"]
     output.report(found, as_json, lambda _: output.table(columns, rows, "no store needs a check"))

@@ -132,6 +132,9 @@ def renew_credentials(
     Args:
         manifest: The training's, as the site has it: with references.
         folder: The folder to which the references to files are relative.
+
+    Raises:
+        ManifestError: the session of a profile has ended: log in first.
     """
     if b"from_" not in manifest:
         return
@@ -139,7 +142,7 @@ def renew_credentials(
     from dlctl.request.credentials import values_of_now
 
     parsed, _ = parse_manifest(manifest, contract.MANIFEST, stored=True).extract_secrets()
-    if values := values_of_now(parsed, folder):
+    if values := values_of_now(parsed, folder, logged_in=True):
         send(session, plan.root, [_secrets(plan, values)])
 
 

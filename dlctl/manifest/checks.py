@@ -190,11 +190,13 @@ def _of_one(store: DataStoreSection, known: StoreType) -> list[tuple[Trail, str]
     found: list[tuple[Trail, str]] = []
     for key, settings in known.connection.items():
         value = store.connection.get(key)
-        if settings.required and (value is None or value == ""):
+        if settings.required and not value and not store.connection.get(settings.without):
             found.append((("connection",), f"{key} is missing{_what(settings)}"))
     for key, value in store.connection.items():
         if key not in known.connection:
             found.append((("connection", key), unknown_key(key, list(known.connection))))
+        elif (allowed := known.connection[key].choices) and value not in allowed:
+            found.append((("connection", key), f"{' or '.join(allowed)} is allowed"))
         elif isinstance(value, str) and any(c in value for c in "\r\n"):
             found.append((("connection", key), "one line is allowed"))
         elif key.endswith("url") and isinstance(value, Reference):

@@ -7,7 +7,7 @@ the value. Anywhere else a credential is a problem, which is reported without th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dlctl.contract.ground.safe_text import has_credential
@@ -21,7 +21,7 @@ _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@]*:[^\s/@]+@", re.IGNORECASE)
 _TOKEN_URL = re.compile(r"https?://(?!git@|\$)[^\s/:@]+@", re.IGNORECASE)
 """A token is often the user name; in `https://$TOKEN@` its value is elsewhere."""
 _SHAPES = re.compile(
-    r"\bghp_\w{20}|\bgithub_pat_\w{20}|\bhf_[A-Za-z0-9]{20}|\bAKIA[0-9A-Z]{16}\b|\bsk-[\w-]{20}"
+    r"\bghp_\w{20}|\bgithub_pat_\w{20}|\bhf_[A-Za-z0-9]{20}|\bA[KS]IA[0-9A-Z]{16}\b|\bsk-[\w-]{20}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
 )
 _ASSIGNED = re.compile(
@@ -60,7 +60,15 @@ def extract(
                 return key in keys or _is_connection_credential(key, value)
 
             _replace(store["connection"], name, found, is_secret)
+            _add_token(store["connection"], keys)
     return found
+
+
+def _add_token(connection: dict[str, Any], keys: Collection[str]) -> None:
+    """Let the token of a profile's key come along: one that is temporary is useless without."""
+    password = connection.get("password")
+    if isinstance(password, dict) and "from_profile" in password and "session_token" in keys:
+        connection.setdefault("session_token", dict(password))
 
 
 def _replace(values: dict[str, Any], prefix: str, found: dict[str, str], test: Any) -> None:

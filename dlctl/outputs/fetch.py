@@ -6,9 +6,11 @@ computed on the site.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,11 +100,16 @@ def fetch(
         TransferError
     """
     wanted = wanted or Wanted()
+    absent = [each for each in (destination, destination.parent) if not each.exists()]
     with unless_deleted(transport, record):
         run = _Fetch(transport, record, destination, wanted)
         files = run.bring()
         made = len(files) - len(run.standard_files)
         if not made and not (run.standard_files and wanted.include):
+            if not files and destination in absent:
+                shutil.rmtree(destination, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    absent[-1].rmdir()  # `results`, where this was the first
             raise _nothing(record, wanted)
     return Fetched(
         record.training_id, str(destination), files,

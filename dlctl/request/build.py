@@ -41,7 +41,14 @@ from dlctl.plan.environments import chosen_environment
 from dlctl.plan.render import render
 from dlctl.plan.sections import plan_stores
 from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
-from dlctl.request.credentials import not_masked, refuse_webhook, secret_values, values_of_now
+from dlctl.request.credentials import (
+    Profiles,
+    not_masked,
+    refuse_webhook,
+    secret_values,
+    temporary,
+    values_of_now,
+)
 from dlctl.request.left_out import for_plan, named
 from dlctl.request.request import (
     Request,
@@ -213,9 +220,11 @@ def _request(
         environment=environment,
     )
     odd = remarks(manifest, framework, texts, version_is_there=is_it)
-    secrets = secret_values(manifest, literal, folder)
+    profiles: Profiles = {}
+    secrets = secret_values(manifest, literal, folder, profiles)
     notes = [*not_in_this_version(manifest), *lacks, *odd, *_not_sent(manifest, code, texts),
-             *not_masked(manifest, secrets)]  # fmt: skip
+             *not_masked(manifest, secrets),
+             *temporary(manifest, secrets, profiles)]  # fmt: skip
     plan = make_plan(manifest, site, identity, notes)
     plan = replace(plan, left_out=for_plan(code.left_out), **more_of_plan)
     plan = with_scripts(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
-import contextlib
 import importlib
 import os
 from collections.abc import Mapping, Sequence
@@ -15,18 +13,29 @@ from dlctl.errors import ManifestError
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.parts import Reference
 from dlctl.manifest.running import WEBHOOK, WEBHOOK_SECRET
+from dlctl.request.profiles import Key, LoggedOut, key_of
 
-_PROFILE_KEYS = {"user_name": "aws_access_key_id", "password": "aws_secret_access_key"}
+_OF_PROFILES = ("user_name", "password", "session_token")
+_TEMPORARY = "ASIA"
+"""How AWS's temporary keys begin."""
+Profiles = dict[str, Key]
+"""The profiles whose keys were looked up: each once."""
 
 
-def secret_values(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[str, str]:
+def secret_values(
+    manifest: Manifest, literal: dict[str, str], folder: Path, profiles: Profiles | None = None
+) -> dict[str, str]:  # fmt: skip
     """Return the value of each credential whose value goes to the site.
+
+    Args:
+        profiles: Is filled with those of AWS's profiles that the manifest names.
 
     Raises:
         ManifestError: a reference names a variable or a file that does not exist here.
     """
-    references = manifest.references()
-    return {name: _value(name, references[name], literal, folder) for name in manifest.sent_names()}
+    references, profiles = manifest.references(), {} if profiles is None else profiles
+    return {name: _value(name, references[name], literal, folder, profiles)
+            for name in manifest.sent_names()}  # fmt: skip
 
 
 def refuse_webhook(values: Mapping[str, str], hosts: Sequence[str]) -> None:
@@ -48,9 +57,12 @@ def refuse_webhook(values: Mapping[str, str], hosts: Sequence[str]) -> None:
 
 
 def not_masked(manifest: Manifest, values: Mapping[str, str]) -> list[str]:
-    """Return which credentials of `env` are too short to be masked, in one sentence, or none."""
-    short = [name for name in manifest.secret_names()
-             if 0 < len(values.get(name, "")) < LEAST_MASKED]  # fmt: skip
+    """Return which credentials are too short to be masked, in one sentence, or none."""
+    short = [
+        name
+        for name in manifest.sent_names()
+        if not name.endswith(".user_name") and 0 < len(values.get(name, "")) < LEAST_MASKED
+    ]
     if not short:
         return []
     are = "are" if len(short) > 1 else "is"
@@ -58,17 +70,60 @@ def not_masked(manifest: Manifest, values: Mapping[str, str]) -> list[str]:
             "masked where dlctl quotes a log"]  # fmt: skip
 
 
-def values_of_now(manifest: Manifest, folder: Path) -> dict[str, str]:
-    """Return the value of each credential that the manifest, this shell and this machine have."""
+def temporary(manifest: Manifest, values: Mapping[str, str], profiles: Profiles) -> list[str]:
+    """Return which stores have a temporary key, and what comes of that, a sentence each.
+
+    Raises:
+        ManifestError: the token of such a key is missing.
+    """
+    found = []
+    for position, store in enumerate(manifest.data_stores):
+        prefix = f"data_stores.{position}."
+        user = values.get(f"{prefix}user_name") or store.connection.get("user_name")
+        has_token = bool(values.get(f"{prefix}session_token"))
+        if str(user).startswith(_TEMPORARY) and "password" in store.connection and not has_token:
+            raise ManifestError(
+                f"{_key(f'{prefix}user_name')}: {str(user)[:8]}… is a temporary key, which no "
+                "server accepts without its token",
+                hint="add `session_token: {from_env: AWS_SESSION_TOKEN}` to `connection`",
+            )
+        if has_token:
+            reference = store.connection.get("session_token")
+            profile = reference.from_profile if isinstance(reference, Reference) else ""
+            key = profiles.get(profile or "")
+            ends = f"ends at {key.ends_at.astimezone():%c}" if key and key.ends_at else "ends soon"
+            found.append(
+                f"data store {store.id}: its temporary key {ends}; if the job loads or stores "
+                "later, log in again and resume it, or see docs/stores.md#temporary-keys"
+            )
+    return found
+
+
+def values_of_now(manifest: Manifest, folder: Path, *, logged_in: bool = False) -> dict[str, str]:
+    """Return the value of each credential that the manifest, this shell and this machine have.
+
+    Args:
+        logged_in: Whether to refuse a profile that is here, but whose session has ended.
+
+    Raises:
+        LoggedOut
+    """
     bare, literal = manifest.extract_secrets()
-    references, values = bare.references(), {}
+    references, profiles, values = bare.references(), Profiles(), {}
     for name in bare.sent_names():
-        with contextlib.suppress(ManifestError):
-            values[name] = _value(name, references[name], literal, folder)
+        try:
+            values[name] = _value(name, references[name], literal, folder, profiles)
+        except LoggedOut:
+            if logged_in:
+                raise
+        except ManifestError:
+            continue
     return values
 
 
-def _value(name: str, reference: Reference, literal: dict[str, str], folder: Path) -> str:
+def _value(
+    name: str, reference: Reference, literal: dict[str, str], folder: Path, profiles: Profiles
+) -> str:
     value = ""
     if reference.from_secret:
         if reference.from_secret not in literal:
@@ -83,7 +138,7 @@ def _value(name: str, reference: Reference, literal: dict[str, str], folder: Pat
     elif reference.from_file:
         value = _from_file(name, folder / Path(reference.from_file).expanduser())
     elif reference.from_profile:
-        value = _from_profile(name, reference.from_profile)
+        value = _from_profile(name, reference.from_profile, profiles)
     elif reference.from_keyring:
         value = _from_keyring(name, reference.from_keyring)
     return value
@@ -116,23 +171,19 @@ def _from_file(name: str, path: Path) -> str:
         ) from error
 
 
-def _from_profile(name: str, profile: str) -> str:
-    path = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
-    key = _PROFILE_KEYS.get(name.rpartition(".")[2])
-    if key is None:
+def _from_profile(name: str, profile: str, profiles: Profiles) -> str:
+    key = name.rpartition(".")[2]
+    if key not in _OF_PROFILES:
         raise ManifestError(
             f"{_key(name)}: a profile has no such value",
-            hint=f"only {' and '.join(_PROFILE_KEYS)} of a data store can come from a profile",
+            hint=f"only {', '.join(_OF_PROFILES)} of a data store can come from a profile",
         )
-    known = configparser.RawConfigParser()
-    with contextlib.suppress(OSError, UnicodeDecodeError, configparser.Error):
-        known.read_string(path.read_text(encoding="utf-8"))
-    if not known.has_option(profile, key):
-        raise ManifestError(
-            f"{_key(name)}: the profile {profile!r} in {path} has no {key}",
-            hint=f"add it there, below [{profile}]",
-        )
-    return known.get(profile, key)
+    try:
+        if profile not in profiles:
+            profiles[profile] = key_of(profile)
+    except ManifestError as error:
+        raise type(error)(f"{_key(name)}: {error.message}", hint=error.hint) from None
+    return str(getattr(profiles[profile], key))
 
 
 def _from_keyring(name: str, where: str) -> str:
@@ -146,7 +197,10 @@ def _from_keyring(name: str, where: str) -> str:
             hint="python -m pip install keyring",
         ) from error
     except Exception as error:  # any backend's
-        raise ManifestError(f"{_key(name)}: the keyring does not answer: {error}") from error
+        raise ManifestError(
+            f"{_key(name)}: the keyring does not answer: {error}",
+            hint="unlock it, or write {from_env: VARIABLE} or {from_file: PATH}",
+        ) from error
     if not value:
         raise ManifestError(
             f"{_key(name)}: the keyring has nothing for {where!r}",

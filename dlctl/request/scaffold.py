@@ -94,7 +94,10 @@ def _write_all(folder: Path, texts: dict[str, str]) -> list[Path]:
     try:
         return [_write(folder / path, text) for path, text in texts.items()]
     except OSError as error:
-        raise ManifestError(f"{folder}: can't be written: {error.strerror}") from error
+        raise ManifestError(
+            f"{folder}: can't be written: {error.strerror}",
+            hint="name a folder elsewhere, as in: dlctl init ~/NAME",
+        ) from error
 
 
 def _texts(name: str) -> dict[str, str]:

@@ -260,8 +260,8 @@ def _task(file: SearchFile) -> names.Task:
     task = file.task
     assert task is not None
     return names.Task(
-        type="python" if task.python is not None else "exec",
-        target=task.python or task.exec or "",
+        type=task.type or ("python" if task.python is not None else "exec"),
+        target=task.target or task.python or task.exec or "",
         constants=plain(task.arguments),
         time_limit_s=parse_duration(task.time),
         cpus=task.cpus,

@@ -108,6 +108,10 @@ class Task(Part):
     exec: Line | None = Field(
         None, description="A shell command: arguments as JSON on its input, its result as JSON."
     )
+    type: Line | None = Field(
+        None, description="A type of your own, which only workers of your own run."
+    )
+    target: Line | None = Field(None, description="What such a worker is to run.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="The same in each trial.")
     time: Duration = "1h"
     cpus: int = Field(1, ge=1)
@@ -116,8 +120,12 @@ class Task(Part):
 
     @model_validator(mode="after")
     def _one(self) -> Task:
-        if (self.python is None) == (self.exec is None):
-            raise ValueError("one of python and exec is allowed, as in python: trials:Digits")
+        if len([each for each in (self.python, self.exec, self.type) if each is not None]) != 1:
+            raise ValueError("one of python, exec and type is allowed, as in python: trials:Digits")
+        if (self.type is None) != (self.target is None):
+            raise ValueError("`type` and `target` belong together, as in {type: node, target: lr}")
+        if self.type in ("python", "exec", "training"):
+            raise ValueError(f"the type {self.type} is dlctl's own; name another one")
         if self.python is not None and not _CLASS.fullmatch(self.python):
             raise ValueError(
                 f"{self.python!r} names no class; write module:Class, as in trials:Trial"
@@ -182,3 +190,12 @@ class SearchFile(Part):
     task: Task | None = None
     workers: Workers = Field(default_factory=lambda: Workers.model_validate({}))
     hub: Hub = Field(default_factory=lambda: Hub.model_validate({}))
+
+    @model_validator(mode="after")
+    def _whose_workers(self) -> SearchFile:
+        if self.task is not None and self.task.type is not None and self.workers.jobs.most:
+            raise ValueError(
+                f"only your own workers run tasks of the type {self.task.type}; write "
+                "workers: {jobs: 0}, and start yours"
+            )
+        return self

@@ -99,7 +99,9 @@ def task_again(document: dict[str, Any], spec: names.Spec, row: TrialRow) -> dic
     made["space"] = {name: {"choice": [value]} for name, value in row.point.items()}
     made["strategy"] = {"name": "grid", "seed": spec.seed}
     made["budget"] = {"trials": 1}
-    made["workers"] = {"jobs": 1} | {k: workers[k] for k in _KEPT_OF_WORKERS if k in workers}
+    made["workers"] = {"jobs": min(1, spec.workers.most)} | {
+        k: workers[k] for k in _KEPT_OF_WORKERS if k in workers
+    }
     return made
 
 

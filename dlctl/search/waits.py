@@ -73,13 +73,19 @@ def _workers(overview: Overview, search_id: str, waiting: int, running: int) -> 
             )
         elif not pending and not overview.queue_problem:
             ended = ", their jobs have ended" if overview.jobs else ""
-            found.append(f"no worker is there{ended}; {add}")
+            found.append(f"no worker is there{ended}; {_yours(overview.spec) or add}")
         return [f"{wait}: {reason}" for reason in found]
     if lacks := what_workers_lack(overview.spec.task, workers):
         found.append(f"no worker can take it: {lacks}")
     elif running:
         found.append(f"all workers are busy, with {counted(running, 'trial')}; {add}")
     return [f"{wait}: {reason}" for reason in found]
+
+
+def _yours(spec: names.Spec) -> str:
+    if spec.workers.most:
+        return ""
+    return "start your own: search.yml has `workers: {jobs: 0}`"
 
 
 def _queue_words(pending: Sequence[WorkerJob]) -> str:
@@ -110,9 +116,9 @@ def _lacks(task: names.Task, worker: names.WorkerStatus) -> list[str]:
                      f"{format_size(worker.memory_bytes)}")  # fmt: skip
     if labels := sorted(set(task.labels) - set(worker.labels)):
         found.append(f"needs the label {labels[0]!r}, which {worker.name} lacks")
-    kind = "exec" if task.type == "exec" else "python"  # a training is a class of ours
-    if worker.types and kind not in worker.types:
-        found.append(f"is of the type {kind}, and {worker.name} runs {', '.join(worker.types)}")
+    if task.kind not in (worker.types or ("python", "exec")):
+        found.append(f"is of the type {task.kind}, and {worker.name} runs "
+                     f"{', '.join(worker.types) or 'python and exec'}")  # fmt: skip
     left_s = worker.seconds_left
     if left_s and task.time_limit_s > left_s:
         found.append(f"may take {format_span(task.time_limit_s)}, and the job of {worker.name} "

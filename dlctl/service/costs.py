@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Rehearsed
-from dlctl.data import refuse_wrong_stores
 from dlctl.errors import DlctlError, Misused, TrainingFailed
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle import delete, refresh, submit
@@ -22,6 +21,7 @@ from dlctl.series.utilisation import use_of
 from dlctl.service.describe import read_runs
 from dlctl.service.fetching import follow
 from dlctl.service.submit import tell_plan
+from dlctl.store_checks import refuse_wrong_stores
 from dlctl.units import natural
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def rehearse(
     tell_plan(request.plan, manifest, None, tell)
     plan = rehearsal_plan(request.plan, steps, limit_s)
     rehearsal = replace(request, plan=plan, script=render(plan))
-    refuse_wrong_stores(rehearsal, tell.note)
+    refuse_wrong_stores(session, rehearsal, tell)
     record = submit(session, rehearsal, store, tell)
     tell.note(f"{record.training_id}: a rehearsal, in four attempts of one job")
 

@@ -172,7 +172,7 @@ SHAPES = {
         _all(str, "type description folder") | _all(_TEXTS, "scripts")], {"stores list": LIST}),
     "store-details": Shape("all about a type of data store", [
         _all(str, "type folder"), "dlctl.stores.types:Schema"], {"stores show": OBJECT}),
-    "store-check": Shape("a check of a data store", ["dlctl.data:StoreCheck"], {
+    "store-check": Shape("a check of a data store", ["dlctl.store_checks:StoreCheck"], {
         "stores check": LIST}),
     "results-stored": Shape("results that went to data stores", [
         _all(str, "training_id") | _all(_TEXTS, "stored")], {"stores save": OBJECT}),

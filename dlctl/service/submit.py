@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract.programs.commands import warnings_of
 from dlctl.contract.programs.lone_program import saves_beside_itself
-from dlctl.data import refuse_wrong_stores
 from dlctl.errors import PlanError
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record.batches import Key
 from dlctl.record.used import known
 from dlctl.request.left_out import listing, rows
+from dlctl.store_checks import refuse_wrong_stores
 from dlctl.suggest.evidence import far_off
 from dlctl.tell import SILENT, Tell
 from dlctl.units import format_duration
@@ -74,7 +74,7 @@ def submit_variants(
             plans = [request.plan for request in requests]
             tell.note(far_off(plans, known(store, plans)))
         for request in distinct(requests, lambda r: repr(r.plan.data_stores)):
-            refuse_wrong_stores(request, tell.note)
+            refuse_wrong_stores(session, request, tell)
 
     builds = [Wanted(partial(_build, session, variant, folders, model), variant.label)
               for variant in wanted]  # fmt: skip

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from dlctl.contract import write_whole
 from dlctl.contract.ground.safe_text import has_credential
-from dlctl.errors import SiteError, in_words
+from dlctl.errors import ELSEWHERE, SiteError, in_words
 from dlctl.package_data import data_path
 from dlctl.sites.model import (
     NAME_PATTERN,
@@ -153,7 +153,7 @@ def save_site(name: str, text: str, *, force: bool = False) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
     except OSError as error:
-        raise SiteError(f"{path} can't be written: {error.strerror}") from error
+        raise SiteError(f"{path} can't be written: {error.strerror}", hint=ELSEWHERE) from error
     return path
 
 

@@ -36,6 +36,10 @@ class Key(_Settings):
 
     description: str = ""
     required: bool = False
+    without: str = ""
+    """Another key, beside which a required one may be left out."""
+    choices: list[str] = []
+    """The values that are allowed; empty: any."""
     secret: bool = False
     """Whether the value is a credential, whatever the key's name looks like."""
     default: str | None = None

@@ -120,11 +120,14 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
                     hint="Ask its administrators. If the new key is right: ssh-keygen -R "
                     f"'{self._name}' -f '{file}' ; then {target.login_command}",
                 )
-        if self._vouching:
+        keeper = f"{self._vouching} leaves it to a certificate authority (@cert-authority)"
+        if command := target.option("knownhostscommand"):
+            keeper = f"the ssh configuration leaves it to a KnownHostsCommand ({command})"
+        if self._vouching or command:
             raise HostKeyError(
-                f"{target.name}: the host key is unknown: {shown}; {self._vouching} leaves it to a "
-                "certificate authority (@cert-authority), which this transport can't ask",
-                hint=f"The system's ssh checks its certificate: {USE_OPENSSH}",
+                f"{target.name}: the host key is unknown: {shown}; {keeper}, which this transport "
+                "can't ask",
+                hint=f"The system's ssh can: {USE_OPENSSH}",
             )
         raise HostKeyError(
             f"{target.name}: the host key is unknown: {shown}",

@@ -1,13 +1,11 @@
 // Results that brokers do not have yet: in a file before they are sent. It survives the worker.
 'use strict';
 const fs = require('node:fs');
-const path = require('node:path');
 
 class Outbox {
   constructor(file) {
     this.file = file;
     this.waiting = new Map(); // broker → task id → result
-    fs.mkdirSync(path.dirname(file), { recursive: true });
     if (fs.existsSync(file)) {
       const text = fs.readFileSync(file, 'utf8');
       const whole = text.slice(0, text.lastIndexOf('\n') + 1); // the last line may be torn

@@ -103,10 +103,10 @@ class Task {
     const isNode = task.type === 'node';
     if (!isNode && task.type !== 'exec') throw new Error(`tasks of the type ${task.type} are unknown`);
     const argv = isNode
-      ? [process.execPath, path.join(__dirname, 'task.js'), path.join(this.modules, String(what.module))]
+      ? [process.execPath, path.join(__dirname, 'task.js'), path.join(this.modules, String(what.target))]
       : ['/bin/sh', '-c', String(what.command)];
     this.child = spawn(argv[0], argv.slice(1), {
-      cwd: fs.existsSync(this.modules) ? this.modules : this.jobDir,
+      cwd: path.join(this.jobDir, 'code'),
       env: { ...process.env, SEARCH_CHECKPOINT: checkpoint },
       stdio: ['pipe', isNode ? output : 'pipe', output, ...(isNode ? ['ipc'] : [])],
       detached: true, // a process group, which ends together

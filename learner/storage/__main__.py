@@ -17,12 +17,11 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract.ground.amounts import counted, format_bytes
-from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX
+from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, MOUNTED_STORES, PREFIX
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache
-from learner.storage.listing import expect_store, known_listing, list_container, listed
+from learner.storage.listing import known_listing, list_container, listed
 from learner.storage.objects import (
-    ObjectStore,
     Patient,
     Place,
     Refused,
@@ -36,7 +35,7 @@ from learner.storage.upload import Superseded, Upload, save
 PATIENCE_VARIABLE = "DLCTL_STORE_PATIENCE_S"
 PATIENCE_S = 300.0
 CHECK_PATIENCE_S = 5.0
-_OURS = ("ID", "CONTAINER", "DIR", "CACHE", "DATA", "SOURCE", "PROGRESS", "JOB_DIR", "QUICK",
+_OURS = ("ID", "CONTAINER", "DIR", "CACHE", "DATA", "SOURCE", "PROGRESS", "JOB_DIR", "QUICK_S",
          "MAY_BE_EMPTY", "CACHE_LIMIT")  # fmt: skip
 """Variables that no key of `connection` sets."""
 
@@ -45,6 +44,8 @@ def main(arguments: list[str], env: Mapping[str, str] = os.environ) -> int:
     """Run one verb; return the exit code."""
     verb, kind = arguments
     place = place_of(env)
+    if place.access != "node":
+        _forget_other_keys()
     try:
         return _VERBS[verb](kind, place, env)
     except (Refused, Unavailable) as error:
@@ -58,6 +59,12 @@ def main(arguments: list[str], env: Mapping[str, str] = os.environ) -> int:
         return EXIT_SUPERSEDED
     print(fault, file=sys.stderr)
     return EXIT_TRY_LATER if isinstance(fault, SiteFault) else 1
+
+
+def _forget_other_keys() -> None:
+    """Remove what obstore would add to the manifest's key, such as another key's session token."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
+        del os.environ[name]
 
 
 def _disk_fault(error: OSError, place: Place) -> SiteFault:
@@ -86,12 +93,12 @@ def place_of(env: Mapping[str, str]) -> Place:
 
 
 def _opened(
-    kind: str, place: Place, env: Mapping[str, str], progress: Progress, patience_s: float
-) -> ObjectStore:
+    kind: str, place: Place, env: Mapping[str, str], progress: Progress, patience_s: float,
+    listing_s: float = math.inf,
+) -> Patient:  # fmt: skip
     wanted_s = env.get(PATIENCE_VARIABLE)
-    return Patient(
-        open_store(kind, place), float(wanted_s) if wanted_s else patience_s, progress.notice
-    )
+    patience_s = float(wanted_s) if wanted_s else patience_s
+    return Patient(open_store(kind, place), patience_s, progress.notice, listing_s)
 
 
 def _progress(place: Place, env: Mapping[str, str], what: str) -> Progress:
@@ -145,18 +152,27 @@ def _save(kind: str, place: Place, env: Mapping[str, str]) -> int:
 
 def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
     """Print what is in a container: credentials, container and network are right if this works."""
-    progress = _progress(place, env, "check")
-    store = _opened(kind, place, env, progress, CHECK_PATIENCE_S)
-    if env.get(f"{PREFIX}QUICK"):
-        opened = open_store(kind, place)
-        first = Patient(opened, CHECK_PATIENCE_S).repeat(lambda: next(opened.list(), None))
-        expect_store(store, place)
-        print("it answers" if first else "it answers, and is empty")
-        return 0
+    if kind in MOUNTED_STORES:
+        return _look_at(Path(place.settings["path"]), place)
+    quick_s = env.get(f"{PREFIX}QUICK_S")
+    store = _opened(kind, place, env, _progress(place, env, "check"), CHECK_PATIENCE_S,
+                    float(quick_s) if quick_s else math.inf)  # fmt: skip
     may_be_empty = env.get(f"{PREFIX}MAY_BE_EMPTY")
     objects = listed(store, place) if may_be_empty else list_container(store, place).objects
     size = format_bytes(sum(item.size_bytes for item in objects))
-    print(f"{counted(len(objects), 'object')}, {size}")
+    at_least = "at least " if store.is_cut else ""
+    print(f"{at_least}{counted(len(objects), 'object')}, {size}")
+    return 0
+
+
+def _look_at(path: Path, place: Place) -> int:
+    if not (path.exists() and os.access(path, os.R_OK)):
+        what = "not readable" if path.exists() else "not there"
+        raise UserFault(
+            f"{str(path)!r} of data store {place.id!r} is {what} on {socket.gethostname()}.",
+            hint="Correct `connection.path` and `container`, or have the nodes mount it",
+        )
+    print(f"{path} is there")
     return 0
 
 

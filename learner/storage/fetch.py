@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from dlctl.contract.stores import ListedObject
 from learner.storage.claim import Claim
@@ -50,6 +50,11 @@ class Wanted:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     done: set[int] = field(default_factory=set)
     """The chunks that are in the part file."""
+    sums: Sums | None = field(default=None, repr=False)
+    """Of the chunks that were added, in their order."""
+    summed: int = 0
+    """How many those are."""
+    summing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def count(self) -> int:
@@ -143,6 +148,7 @@ class Fetcher:
         for suffix in (_PART, _CHUNKS):
             self._own(wanted, suffix).unlink(missing_ok=True)
         wanted.done.clear()
+        wanted.sums, wanted.summed = None, 0
         self._damaged.append(wanted)
 
     def _own(self, wanted: Wanted, suffix: str) -> Path:
@@ -195,20 +201,41 @@ class Fetcher:
             is_last = len(wanted.done) == wanted.count
         if is_last:
             self._finish(wanted)
+        elif wanted.summing.acquire(blocking=False):  # the other threads go on fetching meanwhile
+            try:
+                self._sum(wanted)
+            finally:
+                wanted.summing.release()
 
     def _finish(self, wanted: Wanted) -> None:
         own = self._own(wanted, _PART)
+        with wanted.summing:
+            self._sum(wanted)
         try:
             with own.open("rb") as file:
-                is_whole = _agrees(file, wanted)
                 os.fsync(file.fileno())
         except FileNotFoundError as error:
             raise Overtaken from error
-        if is_whole:
+        assert wanted.sums is not None
+        if wanted.sums.agree():
             self._publish(own, wanted)
             self._own(wanted, _CHUNKS).unlink(missing_ok=True)
         else:
             self._give_back(wanted)
+
+    def _sum(self, wanted: Wanted) -> None:
+        """Add to the checksum what is there, as far as nothing is missing before it."""
+        if wanted.sums is None:
+            wanted.sums = Sums(wanted)
+        try:
+            with self._own(wanted, _PART).open("rb") as file:
+                while wanted.summed in wanted.done:
+                    start, length = wanted.span(wanted.summed)
+                    file.seek(start)
+                    wanted.sums.add(file, length)
+                    wanted.summed += 1
+        except FileNotFoundError as error:
+            raise Overtaken from error
 
     def _publish(self, own: Path, wanted: Wanted) -> None:
         try:
@@ -222,24 +249,54 @@ class Fetcher:
 
 
 def _agrees(content: BinaryIO, wanted: Wanted) -> bool:
-    """Compare a content with its etag, if that is an MD5, or the MD5 of the MD5s of its parts.
+    """Return whether a whole content is what its etag says."""
+    size_bytes = content.seek(0, os.SEEK_END)
+    content.seek(0)
+    sums = Sums(wanted)
+    sums.add(content, size_bytes)
+    return size_bytes == wanted.item.size_bytes and sums.agree()
 
-    S3 takes the MD5s of the parts as bytes, Swift as hexadecimal text.
+
+class Sums:
+    """The MD5 of a content that comes in pieces, or the MD5s of its parts.
+
+    Nothing is summed where the etag is neither; then the size alone counts.
     """
-    item = wanted.item
-    etag = item.etag.partition("-")[0] if item.parts else item.etag
-    if not wanted.etag_is_md5 or not _MD5.fullmatch(etag):
-        return content.seek(0, os.SEEK_END) == item.size_bytes
-    if not item.parts:
-        return _md5(content, item.size_bytes).hex() == etag
-    parts = [_md5(content, size_bytes) for size_bytes in item.parts]
-    texts = (b"".join(parts), "".join(part.hex() for part in parts).encode())
-    return etag in [_md5(io.BytesIO(text), len(text)).hex() for text in texts]
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._item = wanted.item
+        etag = self._item.etag
+        self._etag = etag.partition("-")[0] if self._item.parts else etag
+        self._counts = wanted.etag_is_md5 and _MD5.fullmatch(self._etag) is not None
+        self._left = list(self._item.parts or [self._item.size_bytes])
+        self._md5s = [_md5()]
+
+    def add(self, content: BinaryIO, size_bytes: int) -> None:
+        """Add so many bytes of a file, from where it stands."""
+        if not self._counts:
+            return
+        while size_bytes:
+            if self._left[0] == 0 and len(self._left) > 1:
+                self._left.pop(0)
+                self._md5s.append(_md5())
+            block = content.read(min(_BLOCK_BYTES, size_bytes, self._left[0] or size_bytes))
+            if not block:
+                return
+            self._md5s[-1].update(block)
+            self._left[0] -= len(block)
+            size_bytes -= len(block)
+
+    def agree(self) -> bool:
+        """Return whether the etag is the MD5, or the MD5 of the MD5s of the parts.
+
+        S3 takes the MD5s of the parts as bytes, Swift as hexadecimal text.
+        """
+        if not self._counts or not self._item.parts:
+            return not self._counts or self._md5s[0].hexdigest() == self._etag
+        digests = [each.digest() for each in self._md5s]
+        texts = (b"".join(digests), "".join(each.hex() for each in digests).encode())
+        return self._etag in [_md5(text).hexdigest() for text in texts]
 
 
-def _md5(content: BinaryIO, size_bytes: int) -> bytes:
-    digest = hashlib.md5(usedforsecurity=False)
-    while block := content.read(min(_BLOCK_BYTES, size_bytes)):
-        digest.update(block)
-        size_bytes -= len(block)
-    return digest.digest()
+def _md5(content: bytes = b"") -> Any:
+    return hashlib.md5(content, usedforsecurity=False)

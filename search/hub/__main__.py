@@ -77,6 +77,8 @@ class Hub:
         logs = self._job_dir / names.LOGS
         code: int | None = None
         (self._job_dir / names.ENDED).unlink(missing_ok=True)
+        for folder in (names.OUTBOXES, names.TASKS):  # workers in other languages rely on them
+            (self._job_dir / folder).mkdir(parents=True, exist_ok=True)
         self._recruiter.start()
         while code is None and not halted.is_set():
             for child in self._children:

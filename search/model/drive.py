@@ -167,7 +167,7 @@ class Driver:
                         labels=task.labels)  # fmt: skip
         return m.Task(
             id=self.search.outstanding[trial.number],
-            type="exec" if task.type == "exec" else "python",  # a training is a class of ours
+            type=task.kind,
             payload=json.dumps(self._payload(trial)).encode(), encoding="json",
             time_limit_s=task.time_limit_s, needs=needs, origin=NAME,
             checkpoint=self._checkpoint(trial),

@@ -424,3 +424,37 @@ def test_workers_that_a_newer_dlctl_adds_run_the_version_of_the_hub(dlctl, local
     script = (job_dir / names.WORKERS / "w/worker.sbatch").read_text()
     assert f"runtime_dir={runtime_dir}\n" in script
     wait_for_state(dlctl, search_id, "COMPLETED")
+
+
+PACKAGES = Path(sys.prefix, "worker-node/node_modules")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("node") and PACKAGES.is_dir()),
+    reason=".ci/make-worker-node .venv/worker-node",
+)
+def test_a_search_of_foreign_workers_alone_runs_tasks_of_their_own_type(dlctl, site):
+    """The example follows docs/search-protocol.md: three guesses were needed."""
+    example = REPOSITORY / "examples/worker-node"
+    search_id = dlctl("search", "start", example / "search.yml", "--site", site.name,
+                      ok=True).stdout.split()[0]  # fmt: skip
+    job_dir = site.job_dir(search_id)
+    wait_until(lambda: (job_dir / names.ENDPOINTS / "b0.json").exists(), what="the broker")
+    assert (job_dir / names.OUTBOXES).is_dir() and (job_dir / names.TASKS).is_dir()
+    waits = wait_until(lambda: dlctl("status", search_id, "--json", ok=True).json["waits"],
+                       what="trials that wait")  # fmt: skip
+    assert "no worker is there; start your own: search.yml has `workers: {jobs: 0}`" in waits[0]
+    home = site.root / "worker"  # whoever runs it can't read this one's home
+    shutil.copytree(example, home)
+    shutil.copytree(PACKAGES, home / "node_modules")
+    argv = ["node", f"{home}/worker.js", str(job_dir), "--name", "mine", "--slots", "2"]
+    if site.cluster:
+        site.cluster.user(*argv, node=2, timeout_s=300)
+    else:
+        subprocess.run(argv, check=True, timeout=300)
+    wait_for_state(dlctl, search_id, "COMPLETED")
+    assert_each_once(job_dir, 20)
+    rows = dlctl("search", "trials", search_id, "--json", ok=True).json
+    assert {row["worker"] for row in rows} == {"mine"}
+    assert not list((job_dir / names.OUTBOXES).iterdir())
+    assert "node: tasks/valley" in dlctl("show", search_id, ok=True).stdout

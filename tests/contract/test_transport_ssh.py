@@ -135,27 +135,40 @@ def test_a_host_key_that_is_unknown_changed_or_revoked_is_refused(ssh_setup, tmp
         assert known.exists() == bool(text)
 
 
-@pytest.mark.parametrize("way", ["no common cipher", "a certificate authority"])
+@pytest.mark.parametrize("way", [
+    "no common cipher", "a certificate authority", "an alias and a certificate authority",
+    "a command for known hosts",
+])  # fmt: skip
 def test_what_only_the_systems_ssh_can_do_is_said_and_works_there(
     ssh_setup, lasting, tmp_path, way
 ):
     """The hints were the network, and a log-in that changes nothing."""
     authority, known = make_key(tmp_path / "authority"), tmp_path / "known"
-    options = "Ciphers chacha20-poly1305@openssh.com"
-    if way == "a certificate authority":
-        signs = ["ssh-keygen", "-q", "-s", str(authority), "-h", "-I", "host", "-n", "127.0.0.1"]
+    options, more = "Ciphers chacha20-poly1305@openssh.com", ""
+    signs_for = {"a certificate authority": "127.0.0.1", "no common cipher": "",
+                 "a command for known hosts": ""}.get(way, "the-cluster")  # fmt: skip
+    if signs_for:
+        signs = ["ssh-keygen", "-q", "-s", str(authority), "-h", "-I", "host", "-n", signs_for]
         make_key(tmp_path / "host_key")
         subprocess.run([*signs, f"{tmp_path}/host_key.pub"], check=True)
         options = (
             f"HostKey {tmp_path}/host_key\nHostCertificate {tmp_path}/host_key-cert.pub\n"
             "HostKeyAlgorithms ssh-ed25519-cert-v01@openssh.com,ssh-ed25519"
         )
+    if way == "a command for known hosts":
+        options = ""
     with running_sshd(tmp_path / "srv", [ssh_setup.key], options) as server:
         server.known_by(known)
-        if way == "a certificate authority":
+        if signs_for:
             public = " ".join(Path(f"{authority}.pub").read_text().split()[:2])
-            known.write_text(f"@cert-authority [127.0.0.?]:{server.port} {public}\n")
-        config = block(ssh_setup, "modern", server, known=known)
+            is_alias = way.startswith("an alias")
+            named = "the-*" if is_alias else f"[127.0.0.?]:{server.port}"
+            known.write_text(f"@cert-authority {named} {public}\n")
+            more = "  HostKeyAlias the-cluster" if is_alias else ""
+        if way == "a command for known hosts":
+            elsewhere = known.rename(tmp_path / "elsewhere")
+            more = f"  KnownHostsCommand /bin/cat {elsewhere}"
+        config = block(ssh_setup, "modern", server, more, known=known)
         with pytest.raises(TransportError) as caught:
             ssh_setup.open("modern", config=config).run("true")
         assert "`kind: openssh`" in caught.value.hint, caught.value

@@ -38,7 +38,7 @@ def node_worker(search: Search, name: str, slots: int = 1) -> subprocess.Popen[b
 def node_task(module: str, time_limit_s: float = 30.0, **arguments: object) -> m.Task:
     task = python_task("", time_limit_s)
     task.type = "node"
-    task.payload = json.dumps({"module": module, "arguments": arguments}).encode()
+    task.payload = json.dumps({"target": module, "arguments": arguments}).encode()
     return task
 
 

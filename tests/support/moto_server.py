@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import re
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import obstore
@@ -48,15 +52,38 @@ class Moto:
             client_options={"allow_http": True},
         )  # fmt: skip
 
+    def role_key(self) -> dict[str, str]:
+        """Return a temporary key: that of a role which may do all with buckets."""
+        self._ask("iam", Action="CreateRole", RoleName="r", AssumeRolePolicyDocument="{}")
+        allowed = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+        self._ask("iam", Action="PutRolePolicy", RoleName="r", PolicyName="p",
+                  PolicyDocument=policy)  # fmt: skip
+        answer = self._ask("sts", Action="AssumeRole", RoleSessionName="s",
+                           RoleArn="arn:aws:iam::123456789012:role/r")  # fmt: skip
+        return dict(re.findall(r"<(AccessKeyId|SecretAccessKey|SessionToken)>(.*?)<", answer))
+
+    def _ask(self, service: str, **form: str) -> str:
+        signed = f"AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/{service}/aws4_request, "
+        headers = {"Authorization": f"{signed}SignedHeaders=host, Signature=00"}
+        with urlopen(Request(self.url, urlencode(form).encode(), headers), timeout=60) as answer:
+            return answer.read().decode()
+
 
 @contextlib.contextmanager
-def running_moto() -> Iterator[Moto]:
-    """Yield a server, which ends with the block."""
+def running_moto(checks_after: int | None = None) -> Iterator[Moto]:
+    """Yield a server, which ends with the block.
+
+    Args:
+        checks_after: After so many requests it checks signatures, tokens and permissions.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     argv = [str(PYTHON), "-W", "ignore", "-m", "moto.server", "-p", str(port)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    env = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": str(checks_after or 10**9)}
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(argv, env=env, stdout=nowhere, stderr=nowhere) as process:
         try:
             until = time.monotonic() + 60
             while True:

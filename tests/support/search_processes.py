@@ -36,7 +36,8 @@ class Search:
     def __init__(self, job_dir: Path, **settings: Any) -> None:
         self.job_dir = job_dir
         write_keys(job_dir)
-        (job_dir / "code").mkdir()
+        for folder in ("code", files.OUTBOXES, files.TASKS):  # as the hub makes them
+            (job_dir / folder).mkdir()
         (job_dir / "code" / "mine.py").write_text(CODE)
         spec = files.Spec(
             name="test",

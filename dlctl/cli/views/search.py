@@ -162,7 +162,8 @@ def _worker_rows(overview: Overview) -> list[list[str]]:
 def _task_words(task: Any) -> str:
     from dlctl.units import counted, format_duration, format_size
 
-    what = {"training": "a training of", "python": "the class", "exec": "the command"}[task.type]
+    words = {"training": "a training of", "python": "the class", "exec": "the command"}
+    what = words.get(task.type, f"{task.type}:")
     time_s, memory_bytes = task.time_limit_s, task.memory_bytes
     parts = [
         f"{what} {task.target}", counted(task.cpus, "CPU"),

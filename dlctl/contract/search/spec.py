@@ -41,7 +41,7 @@ class Task:
     """The program of a trial, and its needs."""
 
     type: str
-    """`python`, `exec` or `training`."""
+    """`python`, `exec`, `training`, or a type that only the user's own workers run."""
     target: str = ""
     """python: `module:Class`; exec: a shell command; training: the manifest's file name."""
     constants: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +52,11 @@ class Task:
     gpus: int = 0
     memory_bytes: int | None = None
     labels: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """Return the type that brokers and workers know: a training is a class of dlctl's."""
+        return "python" if self.type == "training" else self.type
 
 
 @dataclass(frozen=True)

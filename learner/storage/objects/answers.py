@@ -32,7 +32,9 @@ _REFUSALS = {
     "AuthFailure": Refusal.CREDENTIALS,
     "RequestTimeTooSkewed": Refusal.CLOCK,
     "RequestExpired": Refusal.CLOCK,
-    "ExpiredToken": Refusal.EXPIRED,
+    "ExpiredToken": Refusal.KEY_ENDED,
+    "TokenRefreshRequired": Refusal.KEY_ENDED,
+    "InvalidToken": Refusal.CREDENTIALS,
     "AccessDenied": Refusal.FORBIDDEN,
     "AllAccessDisabled": Refusal.DISABLED,
     "AccountProblem": Refusal.DISABLED,
@@ -65,6 +67,11 @@ _NO_ANSWER = re.compile(
     r"invalid list response|Header missing from response|non-partial response when range"
 )
 """What obstore says of an answer that is well, and no store's."""
+_NO_ROLE = re.compile(
+    r"(?i)metadata|169\.254\.|/latest/api/token|security-credentials|token file|token request"
+    r"|performing POST REDACTED|HTTP error: "
+)
+"""What obstore says where it gets no key for a machine's role."""
 _IN_HEADERS = (Refusal.OTHER_REGION, Refusal.CREDENTIALS, Refusal.CLOCK, Refusal.WEB_PAGE)
 """Refusals of which an answer's headers tell more."""
 _MOST_SKEW_S = 300.0
@@ -76,6 +83,8 @@ _MOST_BYTES = 1 << 16
 def translated(error: Exception, place: Place, key: str = "") -> Refused | Unavailable:
     """Return what an error of obstore means."""
     text, _, source = str(error).partition("Debug source")
+    if place.access == "node" and _NO_ROLE.search(text):
+        return Refused(Refusal.NO_ROLE, _network(text), key)
     found = _of_code(error, text, key)
     if isinstance(found, Unavailable):
         return _of_network(source) or found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +43,11 @@ class Place:
         return "the default server"
 
     @property
+    def access(self) -> str:
+        """Return whose rights count: those of a `key`, those of this `node`, or the `public`'s."""
+        return self.settings.get("access") or "key"
+
+    @property
     def etags_are_md5(self) -> bool:
         """Return whether etags are MD5 sums: not where the server encrypts objects."""
         return self.settings.get("etags", "md5") != "opaque"
@@ -55,6 +62,10 @@ class Refusal(enum.Enum):
     CREDENTIALS = enum.auto()
     EXPIRED = enum.auto()
     """A token that was renewed is not accepted either."""
+    KEY_ENDED = enum.auto()
+    """A temporary key is used after its end."""
+    NO_ROLE = enum.auto()
+    """This machine has no role, or can't get a key for it."""
     CLOCK = enum.auto()
     """The clock here and the server's differ by more than a signed request may be old."""
     DISABLED = enum.auto()
@@ -232,15 +243,25 @@ class Reading:
         self.part_bytes = part_bytes_of(size_bytes)
 
     def __iter__(self) -> Iterator[bytes]:
-        part_bytes = self.part_bytes if self.is_large else LARGE_BYTES
-        with self._path.open("rb") as file:
+        threads = ThreadPoolExecutor(2) if self.is_large else contextlib.nullcontext()
+        with self._path.open("rb") as file, threads as beside:
             while content := file.read(_BLOCK_BYTES):
-                if self._size_bytes % part_bytes == 0:
-                    self._parts.append(hashlib.md5(usedforsecurity=False))
-                self._sha256.update(content)
-                self._parts[-1].update(content)
-                self._size_bytes += len(content)
-                yield content
+                taken = self._take(content, beside)
+                yield content  # which moves meanwhile
+                for each in taken:
+                    each.result()
+
+    def _take(self, content: bytes, beside: ThreadPoolExecutor | None = None) -> list[Future[None]]:
+        """Add a block to both checksums."""
+        if self._size_bytes % self.part_bytes == 0 and (self.is_large or not self._parts):
+            self._parts.append(hashlib.md5(usedforsecurity=False))
+        self._size_bytes += len(content)
+        updates = [self._sha256.update, self._parts[-1].update]
+        if beside is not None:
+            return [beside.submit(update, content) for update in updates]
+        for update in updates:
+            update(content)
+        return []
 
     @property
     def digests(self) -> Digests:

@@ -197,10 +197,14 @@ def s3(place: Place) -> Bucket:
     endpoint = settings.get("auth_url", "").rstrip("/")
     hosted = not endpoint and _HOST_NAME.fullmatch(place.container) is not None
     config: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+    if place.access == "key":
+        config |= {"access_key_id": settings["user_name"],
+                   "secret_access_key": settings["password"]}  # fmt: skip
+    if place.access == "key" and settings.get("session_token"):
+        config["session_token"] = settings["session_token"]
     store = S3Store(
         place.container,
-        access_key_id=settings["user_name"],
-        secret_access_key=settings["password"],
+        skip_signature=place.access == "public",
         region="us-east-1" if region == US_STANDARD else region,
         virtual_hosted_style_request=hosted,  # no host name has a `_`, and few servers have one
         **config, **CLIENT,
@@ -216,8 +220,14 @@ def gcs(place: Place) -> Bucket:
     if not _GOOGLE_BUCKET.fullmatch(place.container):
         raise Refused(Refusal.NO_CONTAINER, "no bucket has such a name")
     try:
-        key = _key(place)
-        store = GCSStore(place.container, service_account_key=json.dumps(key), **CLIENT)
+        config: dict[str, Any] = {}
+        if place.access == "key":
+            config["service_account_key"] = json.dumps(_key(place))
+        if endpoint := place.settings.get("auth_url", "").rstrip("/"):
+            config["base_url"] = endpoint
+        store = GCSStore(
+            place.container, skip_signature=place.access == "public", **config, **CLIENT
+        )
     except (BaseError, ValueError):
         # The message may repeat a part of the key.
         wrong = "`password` is no service account's key: the whole JSON file that Google gives"
@@ -226,12 +236,10 @@ def gcs(place: Place) -> Bucket:
 
 
 def _key(place: Place) -> dict[str, Any]:
-    """Return the service account's key, which also names the server."""
+    """Return the service account's key."""
     key = json.loads(place.settings["password"])
     if not isinstance(key, dict):
         raise ValueError
-    if endpoint := place.settings.get("auth_url", "").rstrip("/"):
-        key["gcs_base_url"] = endpoint
     return key
 
 
@@ -245,10 +253,13 @@ def azure(place: Place) -> Bucket:
     settings = place.settings
     endpoint = settings.get("auth_url", "").rstrip("/")
     config: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+    if place.access == "key":  # the account's, or a signature for some of what it may do
+        is_signature = "sig=" in settings["password"]
+        config["sas_key" if is_signature else "account_key"] = settings["password"]
     try:
         store = AzureStore(
-            place.container, account_name=settings["user_name"], account_key=settings["password"],
-            **config, **CLIENT,
+            place.container, account_name=settings["user_name"],
+            skip_signature=place.access == "public", **config, **CLIENT,
         )  # fmt: skip
     except BaseError:
         # Its message may repeat a part of the key.

@@ -17,6 +17,16 @@ _SENTENCES = {
         "{server} no longer accepts the token of data store {id!r}, nor a new one{detail}.",
         f"Check that the account is still active, {_CHECK}",
     ),
+    Refusal.KEY_ENDED: (
+        "{server} no longer accepts the temporary key of data store {id!r}{detail}.",
+        "Log in again where the key comes from, such as `aws sso login`, and send the new one: "
+        "dlctl resume ID; for long waits in the queue use `access: node` or a key that lasts",
+    ),
+    Refusal.NO_ROLE: (
+        "{here} has no role that opens the container {container!r} of data store {id!r}{detail}.",
+        "Have an administrator give the machine one, or replace `access: node` in `connection` by "
+        f"`user_name` and `password`, {_CHECK}",
+    ),
     Refusal.CLOCK: (
         "{server} takes no request of data store {id!r}, because its clock and that of {here} "
         "differ by {apart}{detail}.",
@@ -81,7 +91,7 @@ _SENTENCES = {
         f"if `connection` has a wrong address, correct it; {_CHECK}",
     ),
 }
-_OF_THE_SITE = (Refusal.CLOCK, Refusal.CERTIFICATE, Refusal.WEB_PAGE)
+_OF_THE_SITE = (Refusal.NO_ROLE, Refusal.CLOCK, Refusal.CERTIFICATE, Refusal.WEB_PAGE)
 """The user's manifest may be right: it works from another machine, or later."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from dlctl.contract.stores import ListedObject
 from learner.storage.objects.base import Digests, Moved, ObjectStore, Sink, Unavailable
 
 T = TypeVar("T")
+Objects = list[ListedObject]
 Notice = Callable[[str, int, float], None]
 FIRST_S, LONGEST_S = 0.2, 20.0
 """The first pause and the longest; a server's `Retry-After` may be longer."""
@@ -24,16 +26,30 @@ class Patient:
         patience_s: For how long one call is repeated, from its first failure on; it begins anew
             once something has arrived.
         notice: Called with each failure, the number of the next try, and the seconds until then.
+        listing_s: After this long a listing ends with what has come.
     """
 
     def __init__(
-        self, store: ObjectStore, patience_s: float, notice: Notice = lambda *_: None
-    ) -> None:
+        self, store: ObjectStore, patience_s: float, notice: Notice = lambda *_: None,
+        listing_s: float = math.inf,
+    ) -> None:  # fmt: skip
         self._store, self._patience_s, self._notice = store, patience_s, notice
+        self._listing_s = listing_s
+        self.is_cut = False
+        """A listing has ended before all had come."""
 
     def list(self) -> Iterator[ListedObject]:
         """Yield every object: a listing that fails in the middle begins again."""
-        yield from self.repeat(lambda: list(self._store.list()))
+        yield from self.repeat(self._list)
+
+    def _list(self) -> Objects:
+        found, until = Objects(), time.monotonic() + self._listing_s
+        for item in self._store.list():
+            found.append(item)
+            if time.monotonic() > until:
+                self.is_cut = True
+                break
+        return found
 
     def read(self, item: ListedObject, start: int, into: Sink) -> None:
         """Fill a sink with a range of an object; what has arrived does not come again."""

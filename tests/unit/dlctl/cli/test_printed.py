@@ -1,18 +1,27 @@
 """What is printed: tables on a terminal of any width, and names from elsewhere."""
 
+import errno
 import io
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from dlctl.cli import output
 from dlctl.cli.logs import LogLines
 from dlctl.contract.ground.safe_text import cells_for, masked, printable, printable_lines
+from dlctl.errors import DlctlError
 from dlctl.logs.reader import LogPiece
+from dlctl.request.scaffold import scaffold
+from dlctl.sites.files import save_site
 from dlctl.terminal.text import Line, width_of
 
+SITE = (
+    "transport: {kind: local}\nroot: /r\nscheduler: {kind: local}\nlauncher: {kind: mpirun}\n"
+    "environment: {python: auto}\n"
+)
 COLUMNS = ["learner", "host", "state", "step", "metrics"]
 ROWS = [
     ["0", "n1", "TRAINING", "905", "loss=0.0021 validation_loss=0.3766 validation_accuracy=0.9917"],
@@ -73,6 +82,7 @@ def test_a_bar_is_one_line(monkeypatch, columns):
         update(0, 106_000_000)
         update(65_000_000, 106_000_000)
     assert "65.0/106.0" in stderr.getvalue()
+    assert "0/?" not in stderr.getvalue(), "the sizes were not known yet"
     assert stderr.getvalue().count("\n") == 1  # behind the last picture
 
 
@@ -171,3 +181,20 @@ def test_json_for_a_terminal_has_escapes_and_the_same_value(capsys):
 ])  # fmt: skip
 def test_secrets_are_masked_whole_and_short_ones_not_at_all(secrets, text):
     assert masked("dlctl: token abcdefgh of -----KEY-----", secrets) == text
+
+
+@pytest.mark.parametrize("write", [
+    lambda folder: scaffold(folder / "new"),
+    lambda folder: save_site("mine", SITE),
+])  # fmt: skip
+def test_what_can_not_be_written_has_a_next_step(tmp_path, monkeypatch, write):
+    """`Read-only file system`, and nothing more."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def fail(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(DlctlError, match="can't be written: Read-only file system") as caught:
+        write(tmp_path)
+    assert caught.value.hint

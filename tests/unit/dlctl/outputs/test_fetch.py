@@ -266,6 +266,9 @@ def test_a_result_that_changed_on_the_way_or_lies_elsewhere_is_refused(job):
 
 
 def test_what_is_not_there_is_one_sentence(job):
+    with pytest.raises(ResultsError, match="has no checkpoint"):
+        job.fetch("checkpoints")
+    assert not job.to.exists(), "an empty folder stayed"
     with pytest.raises(ResultsError, match="nothing to fetch yet"):
         job.fetch()
     with pytest.raises(ResultsError, match="has no metrics of its learners") as told:

@@ -163,7 +163,7 @@ def test_without_a_task_a_trial_is_a_training(load):
     ("hub:", "worker: {}\nhub:", "12:1", "worker: unknown key; did you mean 'workers'?"),
     ("trials: 40, time: 2h", "", "9:1", "one of trials, time and node_hours is needed"),
     ("seed: 1", "deterministic: true", "7:1", "`deterministic` needs a `window`"),
-    ("python: ", 'exec: "x", python: ', "10:1", "one of python and exec is allowed"),
+    ("python: ", 'exec: "x", python: ', "10:1", "one of python, exec and type is allowed"),
     ("4, time: 10m", "4, time: 1m", "11:36", "1m is too short: a trial may take 1m, and"),
     ("hub:", "framework: {name: a}\nhub:", "12:1", "with `task` trials are no trainings"),
 ])  # fmt: skip
@@ -251,3 +251,23 @@ def test_another_task_becomes_a_search_of_one_point(tmp_path, point):
     assert {p.name: p.choices for p in again.space} == {k: [v] for k, v in point.items()}
     assert (again.strategy, again.budget.trials, again.task) == ("grid", 1, spec.task)
     assert (again.workers.slots, again.workers.partition, again.metric) == (1, "short", "loss")
+
+
+OWN = GOOD.replace('python: "trials:Quadratic"', "type: node, target: valley").replace(
+    "jobs: 2", "jobs: 0"
+)
+
+
+def test_a_type_of_the_users_own_is_for_workers_of_their_own(load):
+    """Only a model in another language could send such tasks."""
+    spec = load(OWN).spec
+    assert (spec.task.type, spec.task.kind, spec.task.target) == ("node", "node", "valley")
+    assert spec.workers.most == 0
+    for old, new, said in (
+        ("jobs: 0", "jobs: 2", "only your own workers run tasks of the type node; write workers:"),
+        (", target: valley", "", "`type` and `target` belong together"),
+        ("type: node", "type: exec", "the type exec is dlctl's own"),
+        ("type: node", "type: node, exec: 'true'", "one of python, exec and type is allowed"),
+    ):
+        (problem,) = problems(load, OWN.replace(old, new))
+        assert said in problem
