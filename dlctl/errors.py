@@ -221,5 +221,5 @@ def in_words(fault: Mapping[str, Any], value: str) -> str:
         return text.removeprefix("Value error, ")
     if kind in _BOUNDS:
         return f"{value} is out of bounds; {_BOUNDS[kind].format(**fault['ctx'])} is allowed"
-    other = f"{text.removeprefix('Input should be ').partition(', ')[0]} is allowed"
+    other = f"{text.removeprefix('Input should be ').partition(', unable')[0]} is allowed"
     return f"{value} is not allowed; {_ALLOWED.get(kind, other)}"

@@ -223,9 +223,10 @@ def wait(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Wait until trainings have ended, and print each as it ends.
+    """Wait until trainings have ended.
 
-    Exit code 0 if all of them have completed, else 10. Ctrl-C ends only the waiting.
+    Each is printed as it ends. Exit code 0 if all of them have completed, else 10. Ctrl-C ends only
+    the waiting.
 
     Example: dlctl wait digits-3k9f && dlctl fetch results digits-3k9f
     """

@@ -220,11 +220,9 @@ PANELS = {
             "jobs.cancel"),
     "Look": ("reading.list_", "reading.status", "reading.show", "logs.logs", "metrics.metrics",
              "metrics.watch", "jobs.wait", "reading.diff", "metrics.dashboard", "metrics.serve"),
-    "Results": ("fetch.fetch", "fetch.export", "fetch.checkpoints"),
-    "Many": ("jobs.tag", "jobs.note", "costs.report"),
+    "Results": ("fetch.fetch", "fetch.export", "fetch.checkpoints", "models.models"),
+    "Many": ("search.search", "jobs.tag", "jobs.note", "costs.report"),
     "Sites": ("sites.doctor", "sites.sites", "plugins.frameworks", "plugins.stores"),
-    "Models": ("models.models",),
-    "Search": ("search.search",),
     "Upkeep": ("jobs.delete", "upkeep.du", "upkeep.prune", "upkeep.adopt", "upkeep.config",
                "upkeep.schema"),
 }  # fmt: skip

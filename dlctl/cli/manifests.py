@@ -48,7 +48,9 @@ def init(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Create a folder with a manifest and a train.py, or a manifest for a program of yours.
+    """Create a folder to train, or a manifest for your program.
+
+    In a folder with Python scripts it writes the manifest that runs yours.
 
     Example: dlctl init my-training && cd my-training
     """

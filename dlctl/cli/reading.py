@@ -206,7 +206,7 @@ def diff(
     second: str = typer.Argument(..., metavar="B", autocompletion=complete_ids, help=_EITHER),
     as_json: bool = JSON,
 ) -> None:
-    """Compare two trainings: code, metrics, plan, origin, manifest.
+    """Compare two trainings: code, metrics, plan, manifest.
 
     Example: dlctl diff digits-3k9f digits-8xq2
     """

@@ -266,7 +266,7 @@ def _problem(fault: ErrorDetails, document: Document) -> str:
     is_hidden = isinstance(fault["input"], (dict, BaseModel)) or has_credential(given)
     what = in_words(fault, "this value" if is_hidden else given)
     tail = "" if is_hidden or given in what else f" (seen {given})"
-    return f"{document.where(trail)}: {key}: {what}{tail}".replace("Input should be", "allowed is")
+    return f"{document.where(trail)}: {key}: {what}{tail}"
 
 
 def _allowed_keys(trail: Trail) -> str:

@@ -302,7 +302,7 @@ def test_a_figure_is_the_same_number_in_every_face(faces, trainings):
 
 def test_one_filter_chooses_for_every_face(faces, trainings):
     faces.write(1, range(1, 4), lambda n: {"loss": 1.0 / n})
-    trainings.tag([faces.record], lambda _: ["rates"])
+    trainings.reword([faces.record], "tags", lambda _: ["rates"])
     faces.has_run()
     other = replace(faces.record, training_id="other-1", name="other", job_dir="/nowhere")
     trainings.add(other)

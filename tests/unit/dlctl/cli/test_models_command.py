@@ -62,7 +62,7 @@ def test_the_default_site_is_where_models_are_stored_and_looked_for(dlctl, folde
         (["create"], 2, "name a folder, or --from TRAINING"),
         (["create", ".", "--from", "x"], 2, "not both"),
         (["create", "nowhere"], 3, "there is no such folder or manifest"),
-        (["create", ".", "--alias", "7"], 8, "can't be an alias: it is a version's number"),
+        (["create", ".", "--alias", "7"], 11, "can't be an alias: it is a version's number"),
         (["create", "--from", "nothing"], 8, "no training 'nothing'"),
         (["show", "nothing"], 8, "there is no model 'nothing' at the site local"),
         (["copy", "nothing", "local"], 8, "there is no model 'nothing' at the site local"),

@@ -99,7 +99,7 @@ def metrics_manifest(text):
 
 
 def planned_metrics(text):
-    return metrics_plan(metrics_manifest(text).evaluation_metrics)
+    return metrics_plan(metrics_manifest(text).evaluation_metrics, prints=False)
 
 
 def test_every_spelling_of_every_type():
@@ -112,7 +112,7 @@ def test_every_spelling_of_every_type():
     assert planned_metrics(f"  {{type: regex_extractor, {GROUP}}}\n")["line_lookahead"] == 4
     for absent in ("  {type: null}\n", "  {type: }\n", "  {image_tag: x}\n"):
         assert planned_metrics(absent) == {"type": "logger"}
-    assert metrics_plan(make_manifest(METRICS).evaluation_metrics) is None
+    assert metrics_plan(make_manifest(METRICS).evaluation_metrics, prints=False) is None
 
 
 def test_ffdls_example_of_groups_becomes_a_plain_dictionary():
@@ -134,7 +134,7 @@ def test_ffdls_example_of_groups_becomes_a_plain_dictionary():
         note: {value: literal}
 """
     manifest = metrics_manifest(text)
-    found = metrics_plan(manifest.evaluation_metrics)
+    found = metrics_plan(manifest.evaluation_metrics, prints=False)
     assert json.loads(json.dumps(found)) == found
     assert (found["in"], found["line_lookahead"]) == ("$JOB_STATE_DIR/logs/training-log.txt", 3)
     group = found["groups"]["train"]
@@ -145,7 +145,7 @@ def test_ffdls_example_of_groups_becomes_a_plain_dictionary():
     }
     assert group["etimes"]["note"] == {"type": "STRING", "value": "literal"}
     again = make_manifest(manifest.to_yaml())
-    assert metrics_plan(again.evaluation_metrics) == found
+    assert metrics_plan(again.evaluation_metrics, prints=False) == found
     assert not [told for told in not_in_this_version(manifest) if "evaluation" in told]
 
 

@@ -86,7 +86,7 @@ def test_all_errors_are_reported_at_once_with_their_places():
     assert "  x.yml:3:3: transport.hots: unknown key; did you mean 'host'?" in lines
     assert "  x.yml:4:7: root: an absolute path is allowed (seen '~/x')" in lines
     assert any(
-        "x.yml:5:19: scheduler.kind: 'slrm' is not allowed; allowed is 'slurm' or 'local'" in line
+        "x.yml:5:19: scheduler.kind: 'slrm' is not allowed; 'slurm' or 'local' is allowed" in line
         for line in lines
     )
     assert any("x.yml:8:18: environment.variables.A" in line for line in lines)
