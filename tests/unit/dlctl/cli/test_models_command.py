@@ -209,4 +209,4 @@ def test_the_session_on_the_page_of_models_runs_as_printed(dlctl, local_site):
         told = shape.sub("-ID", (done.stdout + done.stderr).split("\n")[0])
         if next_line and not next_line.startswith("$"):
             assert told == shape.sub("-ID", next_line)
-        assert done.exit_code == (8 if next_line.startswith("error: ") else 0), (line, done)
+        assert done.exit_code == (11 if next_line.startswith("error: ") else 0), (line, done)
