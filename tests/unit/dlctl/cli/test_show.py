@@ -13,7 +13,6 @@ from dlctl.cli.output import Shown
 from dlctl.cli.views.learners import rates, server_line, speed_line
 from dlctl.cli.views.training import (
     _per_attempt,
-    _resources,
     print_details,
     print_story,
     verdict_fields,
@@ -36,6 +35,7 @@ from dlctl.record import Record
 from dlctl.series.answers import Answer
 from dlctl.series.pace import TimeLeft
 from dlctl.series.utilisation import Use
+from dlctl.service.describe import asked_in_words
 from dlctl.service.submit import _say_links
 from dlctl.terminal.text import width_of
 
@@ -370,5 +370,5 @@ def test_a_chain_is_told_at_submission_and_later(capsys):
         "the partition short allows 4h a job: a chain of about 85 jobs, the next one "
         "submitted by the ending job"
     )
-    assert _resources(chain).endswith("4h in each of about 85 jobs")
-    assert _resources(plan).endswith("at most 4h")
+    assert asked_in_words(chain).endswith("4h in each of about 85 jobs")
+    assert asked_in_words(plan).endswith("at most 4h")
