@@ -43,7 +43,7 @@ LOOKING = [
     Hinted("ps", ["list"]),
     Hinted("schema nosuch", ["schema"]),
     Hinted("frameworks show nosuch", ["frameworks list"]),
-    Hinted("init t", ["init NAME"]),
+    Hinted("init t", ["submit t/manifest.yml"]),
     Hinted("delete {done} --forget --yes", []),
     Hinted("adopt local", ["list --site local"]),
     Hinted("delete --yes", ["delete ID --yes"]),
