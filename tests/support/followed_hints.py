@@ -141,6 +141,7 @@ PROVED_BY = {
     "dashboard": "unit/dlctl/cli/test_small_commands.py::"
     "test_it_prints_where_it_is_and_ends_at_ctrl_c",
     "diff": _AGAIN + "test_a_training_is_submitted_again_with_changes_from_any_folder",
+    "init": _CLI,
     "init --command": "unit/dlctl/cli/test_cli.py::"
     "test_init_writes_a_manifest_for_a_program_that_is_there",
     "render --files": "unit/dlctl/request/test_left_out.py::test_the_commands_say_it",
