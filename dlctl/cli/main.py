@@ -72,6 +72,10 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Answer an old spelling with the new one."""
+        with output.failing_in_json("--json" in args):
+            return self._resolve(ctx, args)
+
+    def _resolve(self, ctx: Any, args: list[str]) -> Any:
         words = args[0] if ctx.parent is None else f"{ctx.info_name} {args[0]}"
         if args[0] not in self.commands and words in _OLD_SPELLINGS:
             rest = ["--deep" if each == "--on-node" else each for each in args[1:]]

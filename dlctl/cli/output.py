@@ -52,6 +52,8 @@ _LINK_WIDTH = 33
 """Where the third column of `link` begins."""
 REPLACING = "dlctl"
 """What a stream does with a character that it can't write: see `codecs.register_error`."""
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(%|[a-zA-Z]{1,3}\b))")
+"""The space of `0.5 %`, where no line of a table ends."""
 _UNPRINTABLE = re.compile(r"[^ -~\n]")
 _ASCII = str.maketrans(
     {"→": "->", "…": "...", "·": "-", "×": "x", "–": "-", "—": "-", "●": "o", "█": "#", "░": ".",
@@ -141,7 +143,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = ""
     from dlctl.terminal.text import width_of
 
     head, *body = [[printable(str(cell)) for cell in row] for row in [columns, *rows]]
-    widths = _widths(list(zip(head, *body, strict=True)))
+    glued = [[_BEFORE_UNIT.sub("\xa0", cell) for cell in row] for row in [head, *body]]
+    widths = _widths(list(zip(*glued, strict=True)))
     if widths is None:
         for row in body:
             for name, cell in zip(head, row, strict=True):
@@ -149,14 +152,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = ""
                     sentence(f"{name}: {cell}")
             print()
         return None
-    for row in [head, *body]:
+    for row in glued:
         parts = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
         for cells in zip_longest(*parts, fillvalue=""):
             print("  ".join(
-                _coloured(cell, "bold" if row is head else _STYLES.get(cell, ""), sys.stdout)
+                _coloured(cell, "bold" if row is glued[0] else _STYLES.get(cell, ""), sys.stdout)
                 + " " * (width - width_of(cell))
                 for cell, width in zip(cells, widths, strict=True)
-            ).rstrip())  # fmt: skip
+            ).rstrip().replace("\xa0", " "))  # fmt: skip
     return None
 
 
@@ -170,7 +173,7 @@ def _widths(columns: Sequence[Sequence[str]]) -> list[int] | None:
     import shutil
 
     room = shutil.get_terminal_size().columns - 2 * (len(columns) - 1)
-    words = [max(width_of(w) for cell in cells for w in cell.split() or [""]) for cells in columns]
+    words = [max(width_of(w) for cell in cells for w in cell.split(" ")) for cells in columns]
     longest = max(words)
     while sum(words := [min(word, longest) for word in words]) > room:
         if (longest := longest - 1) < _LONG_WORD:

@@ -102,15 +102,16 @@ def list_(
         answered = {each.site for each in renewed} - {*problems}
     records = with_measured(mine, records, answered)
     records = [r for r in records if wanted.fits(r)]
-    if shape.metrics(records):
+    if metrics := shape.metrics(records):
         shape = replace(shape, runs=runs_of(mine, records))
     records = shape.ordered(records, time.time())
+    rows = [each.plain() | shape.measured(each, metrics) for each in records] if as_json else []
     none = (
         "no trainings yet: `dlctl init my-training` creates one, `dlctl adopt SITE` finds those of "
         "a site"
     )
     empty = NOTHING if wanted else none
-    output.report(records, as_json, lambda _: _print(records, empty, shape, fresh=not offline))
+    output.report(rows, as_json, lambda _: _print(records, empty, shape, fresh=not offline))
 
 
 def _shape(columns: str, sort: str) -> Columns:

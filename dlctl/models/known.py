@@ -20,6 +20,7 @@ from dlctl.errors import NoSuch, RecordError
 from dlctl.record import state_directory
 from dlctl.record.file import read_rows, write
 from dlctl.record.names import ids_fitting, only_fitting
+from dlctl.units import natural
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REFERENCE = re.compile(rf"({_WORD})(?:@({_WORD}))?(?:/(.+))?", re.DOTALL)
@@ -163,10 +164,11 @@ class ModelRecord:
         self._tell = tell
 
     def all(self) -> list[KnownModel]:
-        """Return every model that this version understands, in the order of their ids."""
+        """Return every model that this version understands, in the natural order of their ids."""
         rows = read_rows(self.path, "models", "model_id, site")
         found = [contract.understood(KnownModel, row["known"]) for row in rows]
-        return [model for model in found if model and model.heads]
+        whole = [model for model in found if model and model.heads]
+        return sorted(whole, key=lambda model: natural(model.model_id))
 
     def remember(self, site: str, models: Iterable[KnownModel]) -> None:
         """Replace what is known about a site's models."""

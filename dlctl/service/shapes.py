@@ -45,7 +45,7 @@ class Shape:
 _TRAINING = "Training"
 
 SHAPES = {
-    "training": Shape("a training, or a search", [_TRAINING], {
+    "training": Shape("a training, or a search", [_TRAINING, _all(_OBJECT, "measured?")], {
         "list": LIST, "status": EITHER, "tag": LIST, "note": OBJECT, "wait": LIST,
         "submit": OBJECT, "halt": EITHER,
         "cancel": EITHER, "resume": OBJECT, "search start": OBJECT}),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.measured.judged_series import data_of, is_better_lower
-from dlctl.contract.metrics import LOSS, Source
+from dlctl.contract.metrics import LOSS, Source, finite
 from dlctl.errors import Misused
 from dlctl.series.readable import readable
 from dlctl.service.describe import progress_in_words, starts
@@ -76,6 +76,11 @@ class Columns:
         if metric.startswith("best:") and (best := found[0].best()):
             return best[1]
         return found[0].last
+
+    def measured(self, record: Record, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return what JSON has of the columns of metrics; nothing if there are none."""
+        known = {name: finite(self.value(record, name)) for name in metrics}
+        return {"measured": known} if metrics else {}
 
     def values(self, record: Record, metrics: Sequence[str]) -> dict[str, str]:
         """Return what stands in the columns of metrics."""

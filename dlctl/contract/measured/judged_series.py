@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dlctl.contract.ground.safe_text import without_prefix
 from dlctl.contract.metrics import LEARNING_RATE, Source
 
 VALIDATED = ("validation", "test", "eval", "valid", "val")
@@ -15,9 +14,15 @@ TRIALS = "trials"
 """The group of a search's values: each is of another trial, so they are no curve of a training."""
 RATE_NAMES = (LEARNING_RATE, "lr")
 _GROUPS = {
-    "train_": "train", "training_": "train", "validation_": "validation", "val_": "validation",
-    "valid_": "validation", "eval_": "validation", "test_": "test",
-}  # fmt: skip
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "val": "validation",
+    "valid": "validation",
+    "eval": "validation",
+    "test": "test",
+}
+_GROUPED = re.compile(rf"({'|'.join(_GROUPS)})[_/](.+)")
 _LOWER = re.compile(
     r"\bloss\b|\berr(or)?\b|perplexity|\bppl\b|\bmae\b|\br?mse\b|\bwer\b|\bcer\b|\bnll\b|\bbpc\b|\bfid\b"
 )
@@ -55,11 +60,12 @@ def key_of(source: Source, learner: int, group: str, name: str) -> Key:
 
 
 def data_of(name: str) -> tuple[str, str]:
-    """Return the group that a name begins with, and the rest: `val_loss` is a validation's loss."""
-    for beginning, of in _GROUPS.items():
-        if name.startswith(beginning) and len(name) > len(beginning):
-            return of, without_prefix(name, beginning)
-    return "", name
+    """Return the group that a name begins with, and the rest.
+
+    `val_loss` is a validation's loss, and so is Lightning's and W&B's `val/loss`.
+    """
+    found = _GROUPED.fullmatch(name)
+    return (_GROUPS[found[1]], found[2]) if found else ("", name)
 
 
 def is_better_lower(name: str) -> bool | None:

@@ -66,6 +66,16 @@ def test_a_path_is_broken_before_the_states_beside_it(monkeypatch, capsys):
     assert "COMPLETED" in first
 
 
+def test_no_line_ends_between_a_number_and_its_unit(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    output.table(["busy", "what"], [["0.0 % of 2 h", "so much that it needs a second line"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2 and lines[1].startswith("0.0 %")
+    assert any("2 h" in line for line in lines)
+    assert "\xa0" not in "".join(lines)
+
+
 def test_a_row_is_one_line_in_a_pipe(capsys):
     output.table(["training", "varied"], [["a-1", "command=first\nsecond"], ["b-2", "x"]])
     assert capsys.readouterr().out.splitlines()[1] == "a-1       command=first\\nsecond"

@@ -123,8 +123,9 @@ def test_events_of_replaced_steps_go_but_begins_stay():
     assert [(a.attempt, a.first_step) for a in run.attempts] == [(1, 0), (2, 10)]
 
 
-def test_the_groups_of_a_loss_are_one_name():
-    run = run_of([(Origin(1, 0, LOOP), MetricsLine(1, 1, 1.0, {"loss": 2, "validation_loss": 3}))])
+@pytest.mark.parametrize("name", ["validation_loss", "val_loss", "val/loss", "eval/loss"])
+def test_the_groups_of_a_loss_are_one_name(name):
+    run = run_of([(Origin(1, 0, LOOP), MetricsLine(1, 1, 1.0, {"loss": 2, name: 3}))])
     assert [(c.key.group, c.last) for c in run.named("loss")] == [("", 2), ("validation", 3)]
 
 
