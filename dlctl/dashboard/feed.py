@@ -29,7 +29,8 @@ _FEW_MORE = 0.02
 """Importance is derived anew when there are so many more trials, as a share."""
 _SPARK_WIDTH = 60
 _COPIED = ("name", "site", "state", "reason", "attempt", "epochs", "stale_since", "created_at",
-           "started_at", "ended_at", "elapsed_s", "is_search", "tags", "varied")  # fmt: skip
+           "started_at", "ended_at", "elapsed_s", "clock_ahead_s", "is_search", "tags",
+           "varied")  # fmt: skip
 
 
 class Unknown(LookupError):

@@ -63,9 +63,10 @@ export function leftWords(left) {
   return low === high ? middle : `${middle} (${low} – ${high})`;
 }
 
-export function ago(unixSeconds) {
+// A time of the site is its clock's; this machine's may be ahead.
+export function ago(unixSeconds, aheadSeconds = 0) {
   if (!unixSeconds) return '–';
-  const seconds = Date.now() / 1000 - unixSeconds;
+  const seconds = Date.now() / 1000 - aheadSeconds - unixSeconds;
   return seconds < 5 ? 'now' : `${duration(seconds).replace(/ \d+ (s|min|h)$/, '')} ago`;
 }
 

@@ -114,7 +114,7 @@ export class ListPage {
     };
     const line = (text) => el('span', { class: 'sub line', title: text }, text);
     const cell = (kind, label, ...content) => el('div', { class: `cell ${kind}` }, el('span', { class: 'tag' }, label), ...content);
-    const time = row.live ? (row.left_s ? roughly(row.left_s[1]) : '–') : ago(row.ended_at || row.created_at);
+    const time = row.live ? (row.left_s ? roughly(row.left_s[1]) : '–') : (row.ended_at ? ago(row.ended_at, row.clock_ahead_s) : ago(row.created_at));
     return el('div', { class: 'training', role: 'listitem' },
       el('input', { type: 'checkbox', checked: this.chosen.has(row.id), onchange: choose, 'data-id': `box ${row.id}`, 'aria-label': `Choose ${row.id} for a comparison` }),
       el('div', { class: 'cell who' }, el('a', { href: address(row.is_search ? 'search' : 'training', row.id), 'data-id': row.id, 'aria-label': row.id, title: row.id }, idParts(row.id)),

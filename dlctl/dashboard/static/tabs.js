@@ -52,8 +52,8 @@ export class Tabs {
     const fill = (name, content, empty) => this.panels[name].replaceChildren(content || el('p', { class: 'empty' }, empty));
     fill('Events', eventTable(data?.events || []), 'Nothing has happened yet.');
     const none = (words) => (details.checkpoints ? words : 'The site has not told yet.');
-    fill('Checkpoints', checkpointTable(details.checkpoints || []), none('There is no checkpoint yet.'));
-    fill('Learners', learnerTable(details.learners || []), none('No learner has reported yet.'));
+    fill('Checkpoints', checkpointTable(details.checkpoints || [], details.clock_ahead_s), none('There is no checkpoint yet.'));
+    fill('Learners', learnerTable(details.learners || [], details.clock_ahead_s), none('No learner has reported yet.'));
     fill('Attempts', attemptTable(details, data?.attempts || []), 'No attempt is known.');
     fill('Plan', planList(details), 'The plan is not known.');
   }
@@ -135,14 +135,14 @@ function eventTable(events) {
   return rows.length ? table('Events', ['step', 'time', 'attempt', 'kind', 'what', 'values'], rows) : null;
 }
 
-function checkpointTable(checkpoints) {
-  const rows = checkpoints.map((c) => [c.name || String(c.step), c.epoch === null ? '–' : String(c.epoch), fileSize(c.size_bytes), ago(c.written_at), c.complete === null ? '?' : c.complete ? 'yes' : 'no', c.kept_for_ever ? 'for ever' : '–']);
+function checkpointTable(checkpoints, aheadSeconds) {
+  const rows = checkpoints.map((c) => [c.name || String(c.step), c.epoch === null ? '–' : String(c.epoch), fileSize(c.size_bytes), ago(c.written_at, aheadSeconds), c.complete === null ? '?' : c.complete ? 'yes' : 'no', c.kept_for_ever ? 'for ever' : '–']);
   return rows.length ? table('Checkpoints', ['step', 'epoch', 'size', 'written', 'complete', 'kept'], rows) : null;
 }
 
-function learnerTable(learners) {
+function learnerTable(learners, aheadSeconds) {
   const end = (l) => (l.signal !== null && l.signal !== undefined ? `signal ${l.signal}` : l.exit_code === null || l.exit_code === undefined ? l.state : `exit code ${l.exit_code}`);
-  const rows = learners.map((l) => [String(l.rank), l.host, end(l), l.step === null ? '–' : String(l.step), ago(l.heartbeat_at), l.reason || '']);
+  const rows = learners.map((l) => [String(l.rank), l.host, end(l), l.step === null ? '–' : String(l.step), ago(l.heartbeat_at, aheadSeconds), l.reason || '']);
   return rows.length ? table('Learners', ['learner', 'host', 'state', 'step', 'heartbeat', 'reason'], rows) : null;
 }
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dlctl.contract.measured.judged_series import data_of
+from dlctl.contract.measured.judged_series import data_of, is_better_lower
 from dlctl.contract.metrics import LEARNING_RATE, SUBID, MetricsLine
 from learner.collect.parsers import prose
 from learner.collect.parsers.record import (
@@ -166,6 +166,12 @@ class AutoParser(LineParser):
         pairs: list[tuple[str, object]] = [
             (str(name), value) for name, value in found.items() if name != "epoch"
         ]
+        is_placed = epoch is not None or self._step is not None or self._epoch is not None
+        if not is_placed and not any(
+            is_better_lower(name) is not None and as_number(value) is not None
+            for name, value in pairs
+        ):
+            return None  # the settings, such as {'lr': 0.1, 'epochs': 20}
         return self._by_group(pairs)
 
     def _caffe(self, line: str) -> list[Draft] | None:

@@ -19,13 +19,14 @@ HINTS = re.compile(
 )
 """A line without any of these names no metric."""
 _EPOCH = re.compile(
-    r"(?:\bepochs?\b[\s:#=]*|^(?:train|val|test)\w*:\s*(?=\d+\s*\[))"
+    r"(?:\bepoch\b[\s:#=]*|\bepochs\b[\s:#=]*(?=\d+\s*/)|^(?:train|val|test)\w*:\s*(?=\d+\s*\[))"
     r"[\[(]?\s*(\d+)(?:\.\d+)?(?:\s*/\s*\d+)?\s*[\])]?",
     re.IGNORECASE,
 )
+"""`epochs=20` says how many there will be."""
 _STEP = re.compile(
-    r"\b(?:global[ _])?(?:step|iter(?:ation)?|batch(?:es)?|update|it)s?\b"
-    r"[\s:#=]*[\[(]?\s*(\d+)(?:\s*/\s*(\d+))?(?![\w.])",
+    r"\b(?:global[ _])?(?:step|iter(?:ation)?|batch|update|it)"
+    r"(?:\b|(?:e?s)\b(?=[\s:#=]*[\[(]?\s*\d+\s*/))[\s:#=]*[\[(]?\s*(\d+)(?:\s*/\s*(\d+))?(?![\w.])",
     re.IGNORECASE,
 )
 _PLACE = re.compile(r"[\[(]?\s*\b(\d+)\s*/\s*(\d+)(?:\s*\([^)]*\))?(?:\s*[\])]|\s+batches\b)", re.I)

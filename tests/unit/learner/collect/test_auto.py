@@ -190,6 +190,8 @@ def test_the_lines_of_own_loops(name):
     "using lr 0.1 with 4 workers", "retry 3: error 404", "Downloading 3/10 files", "loss: 0.5",
     "dlctl: WARNING: no line such as 'epoch 1 step 10: loss 0.5'", "Epoch 3 begins",
     "saved accuracy.png", "step 5 done in 0.3 s",
+    "Namespace(lr=0.1, epochs=20, batch_size=64)", "{'lr': 0.1, 'epochs': 20, 'loss': 'mse'}",
+    "epochs: 20, lr: 0.1", "max_steps=1000 lr=0.1", "iters=100 lr=0.1", "20 epochs at lr 0.1",
 ])  # fmt: skip
 def test_a_line_without_a_metric_or_a_place_is_none(line):
     assert parse(f"{line}\n") == []
