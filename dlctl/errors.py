@@ -196,17 +196,17 @@ _ALLOWED = {
     "finite_number": "a finite number is allowed",
     "string_type": "text is allowed",
     "list_type": "a list is allowed",
-    "dict_type": "keys with values are allowed",
-    "model_type": "keys with values are allowed",
-    "model_attributes_type": "keys with values are allowed",
+    "dict_type": "keys with values, `KEY: value`, are allowed",
+    "model_type": "keys with values, `KEY: value`, are allowed",
+    "model_attributes_type": "keys with values, `KEY: value`, are allowed",
     "too_short": "text that is not empty is allowed",
     "string_too_short": "text that is not empty is allowed",
 }
 _BOUNDS = {
-    "greater_than_equal": "at least {ge}",
-    "greater_than": "more than {gt}",
-    "less_than_equal": "at most {le}",
-    "less_than": "less than {lt}",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
 }
 
 

@@ -15,6 +15,24 @@ from dlctl.yaml_source import Document, Trail
 _LISTED = " Allowed: "
 """What is before the keys or words that are allowed."""
 
+_OTHER_WORDS = {word: way for way, words in {
+    "write framework.command": "cmd command entrypoint run script",
+    "write learners": "ntasks num_workers processes tasks workers",
+    "write time": "time_limit timeout walltime",
+    "it belongs to the site, under environment in its file (docs/sites.md)":
+        "conda container image modules python setup venv",
+    "write requirements": "dependencies packages pip",
+    "write data_stores, or let your program read a path of the nodes":
+        "data dataset datasets inputs",
+    "write notify.email": "email mail mail_user",
+    "a sweep is `dlctl submit --sweep grid.yml`": "grid matrix sweep",
+    "write scheduler.partition": "queue",
+    "write name": "job_name",
+    "gpus, cpus, memory and time stand at the top": "resources",
+    "tags are given with `dlctl submit --tag WORD`": "tags",
+}.items() for word in words.split()}  # fmt: skip
+"""Keys of other tools, each with its way here."""
+
 
 def dotted(trail: Trail) -> str:
     """Return `framework.arguments.lr` or `data_stores[0].id`."""
@@ -112,6 +130,8 @@ def _sentence(item: Any, trail: Trail, model: type[BaseModel], data: Any) -> str
 
 def _moved(key: str, model: type[BaseModel], is_option: bool) -> str:
     """Return where a key of the top belongs: into a section, or to the program's arguments."""
+    if words := _OTHER_WORDS.get(key.lower()):
+        return f"unknown key; {words}"
     sections = [name for name in allowed_keys(model, ()) if key in allowed_keys(model, (name,))]
     if sections:
         words = " or ".join(f"'{name}.{key}'" for name in sections)
@@ -158,12 +178,13 @@ def _at(data: Any, trail: Trail) -> Any:
 
 def allowed_keys(model: type[BaseModel], trail: Trail) -> list[str]:
     """Return the keys that the manifest allows at a place."""
-    current: Any = model
+    of_user, current = False, typing.cast("Any", model)
     for step in trail:
         field = current.model_fields.get(step) if current is not None else None
+        of_user = field is not None and "dict[" in str(field.annotation)
         if field is not None:  # else a key that the user chose, as in env
             current = _model_in(field.annotation)
-    if current is None:
+    if current is None or of_user:
         return []
     return [field.alias or name for name, field in current.model_fields.items()]
 

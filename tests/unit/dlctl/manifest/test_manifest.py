@@ -396,6 +396,9 @@ NAMELESS = SMALL.partition("\n")[2]
      "m.yml:1:1: name: is 201 characters long; at most 200 are allowed"),
     (f"description: {'d ' * 5001}e", {},
      "m.yml:5:1: description: is 10,003 characters long; at most 10,000 are allowed"),
+    ("tags: [a]", {}, "m.yml:5:1: tags: unknown key; tags are given with `dlctl submit --tag"),
+    ("image: a.sif", {}, "m.yml:5:1: image: unknown key; it belongs to the site"),
+    ("gpus: -1", {}, "m.yml:5:7: gpus: '-1' is out of bounds; at least 0 is allowed"),
     ("learners: 1\nLearners: 2", {}, "m.yml:6:1: Learners: appears twice, in different case"),
     # Variables and references
     ("env: {A: {from_env: X, from_file: y}}", {},
@@ -404,6 +407,8 @@ NAMELESS = SMALL.partition("\n")[2]
      " 'from_env'? Allowed: from_env, from_file"),
     ('env:\n  A: 1\n  "A B;id": x', {},
      "m.yml:7:3: env.A B;id: 'A B;id' is not a valid variable name"),
+    ("env: [A=1]", {}, "m.yml:5:6: env: a list is not allowed; keys with values, `KEY: value`, are"
+     " allowed"),
     ('env:\n  A: 1\n  B: "a\\0"', {}, "m.yml:7:3: env.B: holds a null character"),
     # Options
     ("", {"set": ("",)}, "--set '': not of the form KEY=VALUE"),
