@@ -9,12 +9,12 @@ import ast
 import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dlctl.contract.measured.judged_series import data_of, is_better_lower
 from dlctl.contract.metrics import LEARNING_RATE, SUBID, MetricsLine
-from learner.collect.parsers import prose
+from learner.collect.parsers import bars, prose
 from learner.collect.parsers.record import (
     EPOCH,
     ITERATION,
@@ -33,9 +33,7 @@ _CAFFE_OUTPUT = re.compile(rf"\] +(Train|Test) net output #\d+: (\S+) = ({_NUMBE
 _CAFFE_PAIR = re.compile(rf"\b(loss|lr) = ({_NUMBER})", re.IGNORECASE)
 _KERAS_EPOCH = re.compile(r"Epoch (\d+)/\d+\s*$")
 _KERAS = re.compile(r"\s*(\d+)/(\d+) +(?:[\[━]|- \d+m?s )")
-_BAR = re.compile(r"(?:\s*([^|]{0,200}?):)?\s*\d+%\|[^|]{0,400}\|\s*(\d+)/(\d+) \[")
 _RICH_BAR = re.compile(r"\s*Epoch (\d+)/\S+ .*?\b(\d+)/(\d+) [\d:]+ • ")
-_LIGHTNING = re.compile(r"(?:Epoch|Training epoch) (\d+)$")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 _WORDS = ("Iteration", " net output", "poch", "%|", "{'", '{"', " - ", "━")
 """A line without any of these words fits no rule but that of own loops."""
@@ -67,7 +65,9 @@ class AutoParser(LineParser):
         """The line that looked most like one with a metric, until one is found."""
         self._is_known = False
         """Whether a line has fitted a rule, or that none did was told."""
-        self._place = prose.Place()
+        self._place, self._bars = prose.Place(), bars.Bars()
+        self._held = ""
+        """A line whose step the next bar tells: what tqdm writes stands above its bar."""
         self._heading = ""
         self._step: int | None = None
         self._epoch: int | None = None
@@ -76,7 +76,8 @@ class AutoParser(LineParser):
     def memory(self) -> dict[str, Any]:
         """Return the newest step and epoch."""
         return {"step": self._step, "epoch": self._epoch, "tests": self._caffe_tests,
-                "known": self._is_known, "place": list(self._place)}  # fmt: skip
+                "known": self._is_known, "place": list(self._place), "bars": list(self._bars),
+                "held": self._held}  # fmt: skip
 
     def remember(self, memory: Any) -> None:
         """Go on from a step and an epoch."""
@@ -88,17 +89,32 @@ class AutoParser(LineParser):
         self._is_known = bool(known.get("known"))
         with contextlib.suppress(TypeError):
             self._place = prose.Place(*map(int, known.get("place", ())))
+            self._bars = bars.Bars(*map(int, known.get("bars", ())))
+        self._held = str(known.get("held", ""))
 
     def feed(self, text: str) -> list[MetricsLine]:
         """Return the records of further lines."""
         found: list[MetricsLine] = []
         for line in text.split("\n"):
+            if self._held and line.strip():
+                found += self._release(line)
             if len(line) <= _MOST_CHARACTERS and not line.startswith(_OURS):
                 if any(word in line for word in _WORDS) or prose.HINTS.search(line):
                     found += self._line(line)
                 if not self._is_known:
                     self._note(line, found)
         return found
+
+    def finish(self) -> list[MetricsLine]:
+        """Return the records of a line that no bar followed."""
+        return self._release("")
+
+    def _release(self, line: str) -> list[MetricsLine]:
+        """Return the records of the line before; this one's bar tells its step."""
+        held, self._held = self._held, ""
+        if bar := bars.read(_ESCAPE.sub("", line)):
+            self._move(bar)
+        return self._line(held, is_held=True) if held else []
 
     def _note(self, line: str, found: list[MetricsLine]) -> None:
         """Say after a minute that no line was understood, if some had numbers."""
@@ -116,9 +132,12 @@ class AutoParser(LineParser):
                 "name another parser in evaluation_metrics (docs/metrics.md#parsers)."
             )
 
-    def _line(self, line: str) -> list[MetricsLine]:
+    def _line(self, line: str, *, is_held: bool = False) -> list[MetricsLine]:
         if "\x1b" in line:
             line = _ESCAPE.sub("", line)
+        if self._bars.of and not is_held and line.startswith(("{'", '{"')):
+            self._held = line
+            return []
         for rule in (self._hugging_face, self._caffe, self._rich, self._bar, self._keras,
                      self._prose):  # fmt: skip
             drafts = rule(line)
@@ -157,6 +176,10 @@ class AutoParser(LineParser):
             return None
         if not isinstance(found, dict):
             return None
+        if bar := bars.read(line[:begin]):
+            self._move(bar)
+        if "train_runtime" in found and "train_loss" in found:  # of the Trainer's last line
+            found["mean_loss"] = found.pop("train_loss")
         for name in ("step", "global_step", "iter", "iteration"):
             if (step := as_whole(found.pop(name, None))) is not None:
                 self._step = step
@@ -172,6 +195,8 @@ class AutoParser(LineParser):
             for name, value in pairs
         ):
             return None  # the settings, such as {'lr': 0.1, 'epochs': 20}
+        if any(data_of(name)[0] in ("", TRAIN) for name, _ in pairs):
+            self._bars = self._bars.beside_values()
         return self._by_group(pairs)
 
     def _caffe(self, line: str) -> list[Draft] | None:
@@ -205,17 +230,18 @@ class AutoParser(LineParser):
         return self._by_group(list(_PAIR.findall(line, match.end())))
 
     def _bar(self, line: str) -> list[Draft] | None:
-        match = _BAR.match(line)
-        if match is None:
+        bar = bars.read(line)
+        if bar is None:
             return None
-        name = (match[1] or "").strip()
-        if lightning := _LIGHTNING.fullmatch(name):
-            self._epoch = int(lightning[1])
-            self._step = self._epoch * int(match[3]) + int(match[2])
-        elif not name or name.lower().startswith("train"):
-            self._step = int(match[2])
-        tail = line[line.find("[", match.start(3)) :]
-        return self._by_group(list(_PAIR.findall(tail)))
+        pairs = _in_group(bar.group, _PAIR.findall(line[bar.end :]))
+        self._move(bar, measured=any(data_of(name)[0] in ("", TRAIN) for name, _ in pairs))
+        return self._by_group(pairs)
+
+    def _move(self, bar: bars.Bar, *, measured: bool = False) -> None:
+        """Take the step and the epoch from the training's own bar."""
+        self._bars, step = self._bars.after(bar, measured=measured)
+        if step is not None:
+            self._step, self._epoch = step, self._epoch if bar.epoch is None else bar.epoch
 
     def _keras(self, line: str) -> list[Draft] | None:
         if match := _KERAS_EPOCH.fullmatch(line):
@@ -245,9 +271,11 @@ class AutoParser(LineParser):
         self._epoch = self._epoch if found.epoch is None else found.epoch
         if self._step is None and self._epoch is None:
             return None
-        named = found.group or heading
-        group = f"{named}_" if named and named != TRAIN else ""
-        return self._by_group([
-            (name if data_of(name)[0] or name == LEARNING_RATE else f"{group}{name}", value)
-            for name, value in found.values
-        ])  # fmt: skip
+        return self._by_group(_in_group(found.group or heading, found.values))
+
+
+def _in_group(group: str, pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the pairs of a line about a group, such as `validation`: `loss` is its loss."""
+    beginning = f"{group}_" if group and group != TRAIN else ""
+    return [(name if data_of(name)[0] or name == LEARNING_RATE else f"{beginning}{name}", value)
+            for name, value in pairs]  # fmt: skip

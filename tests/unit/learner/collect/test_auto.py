@@ -8,11 +8,12 @@ from dlctl.contract.metrics import parse_line
 from learner.collect.parsers.auto import AutoParser
 
 
+def as_tuples(lines):
+    return [(line.group, line.step, line.epoch, line.values) for line in lines]
+
+
 def parse(text, parser=None):
-    return [
-        (line.group, line.step, line.epoch, line.values)
-        for line in (parser or AutoParser()).feed(text)
-    ]
+    return as_tuples((parser or AutoParser()).feed(text))
 
 
 def test_caffe():
@@ -78,7 +79,45 @@ def test_tqdm():
     )
     assert parse(text) == [
         ("train", 450, None, {"loss": None, "lr": 0.001}),
-        ("train", 450, None, {"acc": 0.5}),
+        ("validation", 450, None, {"acc": 0.5}),
+    ]
+
+
+def bar(done, of, name="", tail=""):
+    return f"{name}{100 * done // of:3}%|##  | {done}/{of} [00:05<00:06, 90.0it/s{tail}]\n"
+
+
+@pytest.mark.parametrize(("name", "first", "steps"), [
+    ("", 1, [1, 2, 3, 4, 5, 6]), ("Epoch {}/3: ", 1, [1, 2, 3, 4, 5, 6]),
+    ("Epoch {}/3: ", 0, [1, 2, 3, 4, 5, 6]), ("Epoch {} [train]: ", 1, [3, 4, 5, 6, 7, 8]),
+])  # fmt: skip
+def test_a_bar_for_each_epoch_goes_on_where_the_last_one_ended(name, first, steps):
+    """The steps began anew, so that each epoch took the place of the one before."""
+    text = bar(60000, 60000)  # a download
+    for epoch in range(first, first + 3):
+        text += "".join(bar(n, 2, name.format(epoch), ", loss=0.5" if n else "") for n in range(3))
+        text += bar(1, 7) + bar(7, 7, "valid: ", ", loss=0.7")
+    found = parse(text)
+    assert [step for group, step, _, _ in found if group == "train"] == steps
+    assert [step for group, step, _, _ in found if group == "validation"] == steps[1::2]
+
+
+def test_what_tqdm_writes_above_its_bar_is_of_the_step_of_that_bar():
+    """transformers' progress: a bar of the training, and one for each evaluation."""
+    parser = AutoParser()
+    text = bar(9, 20) + "{'loss': 1.5, 'epoch': 0.5}\n" + bar(10, 20)
+    text += bar(19, 20) + "{'loss': 1.2, 'epoch': 1.0}\n" + bar(20, 20) + bar(0, 4) + bar(4, 4)
+    text += "{'eval_loss': 1.1, 'epoch': 1.0}\n" + bar(20, 20) + bar(4, 4)
+    text += "{'train_runtime': 12.3, 'train_loss': 1.35, 'epoch': 1.0}\n"
+    assert parse(text, parser) == [
+        ("train", 10, 0, {"loss": 1.5}), ("train", 20, 1, {"loss": 1.2}),
+        ("validation", 20, 1, {"loss": 1.1}),
+    ]  # fmt: skip
+    other = AutoParser()
+    other.remember(parser.memory())
+    assert as_tuples(other.finish()) == [("train", 20, 1, {"runtime": 12.3, "mean_loss": 1.35})]
+    assert parse(bar(10, 20).strip() + "{'loss': 1.5, 'epoch': 0.5}\n") == [
+        ("train", 10, 0, {"loss": 1.5})
     ]
 
 
@@ -89,13 +128,14 @@ def test_hugging_face():
         "{'loss': 0.5, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.32}\n"
         "{'eval_loss': '0.4', 'eval_runtime': 1.5, 'epoch': 1.0}\n"
     )
-    assert parse(text, parser) == [
+    assert parse(f"{text}\ndone\n", parser) == [
         ("train", 500, 0, {"loss": 0.5, "grad_norm": None, "learning_rate": 5e-05}),
         ("validation", 500, 1, {"loss": 0.4, "runtime": 1.5}),
     ]
     other = AutoParser()
     other.remember(parser.memory())
-    assert parse("{'train_loss': 0.1}\n", other) == [("train", 500, 1, {"loss": 0.1})]
+    other.feed("{'train_loss': 0.1}\n")
+    assert as_tuples(other.finish()) == [("train", 500, 1, {"loss": 0.1})]
 
 
 PIECES = st.sampled_from([
