@@ -154,6 +154,8 @@ def _guessing(run: Run, known: Known) -> _Found:
     text = f"The best {name} is {_number(best[1])} ({at}); {how} is {_number(guess)}."
     if better and sure:
         return GOOD, f"Yes. {text}", evidence
+    if better and len(points) < _LEAST:
+        return UNKNOWN, f"Too few values to tell. {text}", evidence
     return BAD, f"{'Hardly' if better else 'No'}. {text}", evidence
 
 

@@ -31,6 +31,7 @@ _KNOWS = re.compile(
 _SAVES = re.compile(
     r"\b(?:RESULT_DIR|RESULT_BUCKET_DIR|CHECKPOINT_DIR|(?:from|import) +learner)\b|/mnt/results\b"
 )
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _UNKNOWN = "RANK RESULT_DIR"
 """In place of a text that can't be read."""
 _PROGRAMS = (".py", ".sh", ".bash")
@@ -109,7 +110,10 @@ def code_files(code: Path) -> list[Path] | None:
 
 
 def _texts(code: Path) -> Iterator[str]:
-    """Yield what the program's files hold; names that end a search if that can't be judged."""
+    """Yield what the program's files hold without comments, among them those of `dlctl init`.
+
+    Names that end a search stand for what can't be judged.
+    """
     files = code_files(code)
     if files is None:
         yield _UNKNOWN
@@ -118,6 +122,6 @@ def _texts(code: Path) -> Iterator[str]:
             continue
         try:
             with path.open("rb") as file:
-                yield file.read(_MOST_BYTES).decode(errors="replace")
+                yield _COMMENT.sub("", file.read(_MOST_BYTES).decode(errors="replace"))
         except OSError:
             yield _UNKNOWN

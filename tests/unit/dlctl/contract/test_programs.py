@@ -281,6 +281,7 @@ def test_the_fixes_of_a_hidden_failure_work(tmp_path):
         ("python main.py", 'torch.save(model, os.environ["RESULT_DIR"])', False),
         ("python main.py --out $CHECKPOINT_DIR", "", False),
         ("python main.py", "from learner import adapters", False),
+        ("python main.py", "# the model belongs into $RESULT_DIR\n", True),
     ],
 )
 def test_a_program_that_names_no_folder_to_save_in_saves_beside_itself(

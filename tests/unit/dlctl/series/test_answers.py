@@ -68,6 +68,7 @@ BEGIN = MetricsLine(0, 1, 0.0, {"classes": 20.0}, event="begins", kind="begin")
         ([BEGIN, *accuracy(RISING)], {"classes": 10}, "good", "guessing among 10 classes is 0.1"),
         # Without classes the first validation is the guess.
         (curve("validation_loss", [2.3, 1.0, 0.9, 0.85]), {}, "good", "the first one is 2.3"),
+        (curve("validation_accuracy", [0.6333, 0.7667, 0.9]), {}, "unknown", "Too few values"),
         # One value of a metric to which guessing gives no value proves nothing.
         (curve("validation_bleu", [0.3]), {"classes": 10}, "unknown", ""),
     ],
