@@ -227,6 +227,13 @@ class FrameworkSection(Section, title="Framework"):
                 f"{which} of 'command' and 'job' {verb} set; exactly one is allowed",
                 {"key": min(empty, default=None)},
             )
+        if self.command is not None and self.arguments.keys() - {"weights"}:
+            raise PydanticCustomError(
+                "contradiction",
+                "a command gets no arguments: write them into it, and what a sweep varies as a "
+                "variable, such as `--lr $LR` with env.LR",
+                {"key": "arguments"},
+            )
         if self.job is not None and "name" not in self.model_fields_set:
             raise PydanticCustomError(
                 "contradiction", "is missing: it says how the job is run", {"key": "name"}

@@ -441,6 +441,7 @@ def test_a_mistake_is_one_sentence_with_its_place(text, asked, said):
     [
         ("{name: pytorch}", "neither of 'command' and 'job'"),
         ("{name: x, command: }", "neither of 'command' and 'job' is set"),
+        ("{command: python a.py, arguments: {lr: 1}}", "arguments: a command gets no arguments"),
         ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job' are set"),
         ("{name: pytorch, job: ../a.py}", "leaves the folder"),
         ("{name: pytorch, job: /a.py}", "leaves the folder"),
