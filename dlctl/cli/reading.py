@@ -71,7 +71,7 @@ def list_(
 
     Example: dlctl list --tag rates --sort validation_accuracy
     """
-    from dlctl.service.describe import runs_of, with_measured
+    from dlctl.service.describe import runs_of
 
     mine = client()
     if watch and offline:
@@ -94,13 +94,10 @@ def list_(
         return
     records = [record for record in reversed(mine.store.all()) if is_meant(record)]
     still_open = [r for r in records if not r.state.final or r.notice_tries]
-    answered = set[str]()
     if still_open and not offline:
-        renewed, problems = mine.refreshed(still_open, at_once=True)
+        renewed, _ = mine.refreshed(still_open, at_once=True)
         known = {each.training_id: each for each in renewed}
         records = [known.get(r.training_id, r) for r in records]
-        answered = {each.site for each in renewed} - {*problems}
-    records = with_measured(mine, records, answered)
     records = [r for r in records if wanted.fits(r)]
     if metrics := shape.metrics(records):
         shape = replace(shape, runs=runs_of(mine, records))

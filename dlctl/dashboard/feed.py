@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract import State
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.contract.measured.judged_series import TRIALS
-from dlctl.contract.metrics import Source
+from dlctl.contract.metrics import Source, finite
 from dlctl.dashboard.curves import Json, spark
 from dlctl.errors import RecordError
 from dlctl.search.overview import SearchReader
@@ -59,7 +59,8 @@ def row(record: Record, run: Run | None, limit: JobLimit | None = None) -> Json:
         "left_s": None if left is None else [left.low_s, left.middle_s, left.high_s],
         "gpu": None if run is None else use_of(run).gpu_percent,
         **{name: known[name] for name in _COPIED},
-        **progress(run, record)._asdict(),
+        **(so_far := progress(run, record))._asdict(),
+        "loss": None if so_far.loss is None else finite(so_far.loss),
     }  # fmt: skip
 
 

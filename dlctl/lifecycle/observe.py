@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -286,15 +287,23 @@ def _progress(record: Record, observation: Observation, wall_s: float) -> Record
         made=verdict.made if verdict and verdict.made
         else record.made if record.state.final else None,
     )  # fmt: skip
+    if observation.supervisor:  # what it reads in the log of a program that reports nothing
+        record = _as_reported(record, observation.supervisor)
     if status := observation.learner:
-        record = replace(
-            record, loss=status.metrics.get(LOSS, record.loss),
-            epoch=record.epoch if status.epoch is None else status.epoch,
-            step=record.step if status.step is None else status.step,
-            done=record.done if status.done is None else status.done,
-            ends_at=_ends_at(record, status, ahead_s),
-        )  # fmt: skip
+        done = record.done if status.done is None else status.done
+        record = _as_reported(replace(record, done=done), status)
+        record = replace(record, ends_at=_ends_at(record, status, ahead_s))
     return record
+
+
+def _as_reported(record: Record, status: Status) -> Record:
+    """Return the record with the loss, epoch and step of a status, as far as it has them."""
+    loss = status.metrics.get(LOSS, record.loss)
+    return replace(
+        record, loss=math.nan if loss is None and LOSS in status.metrics else loss,
+        epoch=record.epoch if status.epoch is None else status.epoch,
+        step=record.step if status.step is None else status.step,
+    )  # fmt: skip
 
 
 def _state(known: Record, observation: Observation, wall_s: float) -> Record:

@@ -12,6 +12,7 @@ from typing import Any
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.ground.amounts import format_span
+from dlctl.contract.metrics import finite
 from dlctl.units import unix_seconds
 
 ADOPTED = "(adopted)"
@@ -64,7 +65,7 @@ class Record:
     done: float | None = None
     """The share of its work that it says is done, from 0 to 1."""
     loss: float | None = None
-    """Its last loss."""
+    """Its last loss; NaN stands for each that is not a finite number."""
     moved: float | None = None
     """The share of the data that has been loaded or stored, while that lasts."""
     fetched_attempt: int = 0
@@ -110,6 +111,7 @@ class Record:
         unknown = {name: getattr(self, name) or None for name in UNKNOWN_IF_0}
         return vars(self) | unknown | {
             "elapsed_s": self.elapsed_s(time.time()),
+            "loss": None if self.loss is None else finite(self.loss),
             "goes_on": False if self.state.final else self.goes_on,
             "state": str(self.state), "created_at": unix_seconds(self.created_at),
             "overrides": overrides, "made": None if self.made is None else asdict(self.made),

@@ -127,20 +127,14 @@ def describe(session: Session, record: Record, store: RecordStore, tell: Tell) -
     return Details(record, files, meaning, _next_command(record), _stored_as(record))
 
 
-def runs_of(
-    mine: Client, records: Sequence[Record], sites: Collection[str] | None = None
-) -> dict[str, Run]:
-    """Return what was measured of trainings, by id; of a silent site, what it told before.
-
-    Args:
-        sites: Those that are asked, all at once; None: all.
-    """
+def runs_of(mine: Client, records: Sequence[Record]) -> dict[str, Run]:
+    """Return what was measured of trainings, by id; of a silent site, what it told before."""
     known = {record.training_id: _reader_of(record) for record in records}
     runs = {training_id: reader.run for training_id, (reader, _) in known.items()}
     due: dict[str, list[Record]] = {}
     for record in records:
         is_whole = known[record.training_id][1]
-        if not is_whole and (sites is None or record.site in sites):
+        if not is_whole:
             due.setdefault(record.site, []).append(record)
     for site, answer in mine.sites_at_once(due, lambda s: read_runs(s, due[s.site.name])):
         if isinstance(answer, dict):
@@ -180,30 +174,6 @@ def _is_whole(record: Record, run: Run) -> bool:
         event.kind == EventKind.VERDICT.value and event.attempt == record.attempt
         for event in run.events
     )
-
-
-def with_measured(
-    mine: Client, records: Sequence[Record], sites: Collection[str]
-) -> list[Record]:  # fmt: skip
-    """Return the trainings, those whose programs report nothing as far as their metrics show.
-
-    Args:
-        sites: Those that have just answered, which are asked again.
-    """
-    from dlctl.series.pace import progress
-
-    silent = [record for record in records if record.started_at and record.step is None
-              and record.loss is None and not record.is_gone and not record.is_search]  # fmt: skip
-    runs = runs_of(mine, silent, sites)
-    known = [
-        replace(record, **progress(runs[record.training_id], record)._asdict())
-        if record.training_id in runs else record for record in records
-    ]  # fmt: skip
-    changed = [new for old, new in zip(records, known, strict=True)
-               if new != old and _is_whole(new, runs[new.training_id])]  # fmt: skip
-    if changed:
-        mine.store.update(*changed)
-    return known
 
 
 def _next_command(record: Record) -> str:

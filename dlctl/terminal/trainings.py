@@ -123,10 +123,10 @@ class Columns:
                    "left": record.ends_at or None, "progress": record.done,
                    "created": unix_seconds(record.created_at)}  # fmt: skip
         if self.by in metrics:
-            value = self.value(record, self.by)
-            return None if math.isnan(value) else value
+            numbers[self.by] = self.value(record, self.by)
         if self.by in numbers:
-            return numbers[self.by]
+            value = numbers[self.by]
+            return None if value is None or math.isnan(value) else value
         text = cells(record, now).get(self.by, "-")
         return None if text in _UNKNOWN else natural(text)
 

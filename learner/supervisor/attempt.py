@@ -285,8 +285,9 @@ class Supervisor:
             self._known.most_bytes(self.plan.resources.learners),
         )  # fmt: skip
         outcome = guarded(decide(self.plan, observed), self.job_dir, self.attempt, statuses)
-        if outcome.state is State.COMPLETED:  # else the next attempt tells of it
-            self._overseer.finish()
+        # Of a plateau of another one the next attempt tells.
+        self._overseer.finish(judges=outcome.state is State.COMPLETED)
+        self.heart.beat(**self._overseer.progress)
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
 
@@ -370,7 +371,7 @@ class Supervisor:
         return True
 
     def _beat(self) -> None:
-        self.heart.beat()
+        self.heart.beat(**self._overseer.progress)
         if self.heart.warning != self._warned:
             self._warned = self.heart.warning
             say(f"Warning: {self._warned}" if self._warned else "Status can be written again.")

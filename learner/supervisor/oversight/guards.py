@@ -11,6 +11,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from dlctl import contract
 from dlctl.contract import Plan, State, Status, Stopped, StopRules, VerdictKind
@@ -19,6 +20,7 @@ from learner.job.guards import Guards, read_stopped, write_stopped
 from learner.job.outcome import Outcome
 from learner.rehearsal.drill import halt_is_due
 from learner.supervisor.control import EndRequest
+from learner.supervisor.oversight.log_reports import LogReports
 from learner.supervisor.oversight.plateau import FoundPlateau, PlateauWatch
 
 LOOK_S = 1.0
@@ -46,12 +48,15 @@ class Overseer:
         self._tested = rules.plateau if rules.plateau and not rules.plateau.patience else None
         self._is_of_loop = plan.framework.has_loop and plan.parameter_server is None
         by_epochs = max(1, plan.training.validate_every_epochs) if self._is_of_loop else 0
-        self._plateaus = PlateauWatch(job_dir, attempt, self._tested, by_epochs=by_epochs)
+        self._guards = None if self._is_of_loop or plan.stop is None else Guards(rules)
+        self._log = LogReports(self._guards)
+        self._plateaus = PlateauWatch(
+            job_dir, attempt, self._tested, by_epochs=by_epochs, report=self._log.add
+        )
         self._tell = tell
         self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
         self._ends = _ends_of_hours(plan, rules, job_dir, attempt, clock())
         self._rehearsal = plan.rehearsal
-        self._guards = None if self._is_of_loop or plan.stop is None else Guards(rules)
         self._newest_by_rank: dict[int, object] = {}
         self._reports: list[float | None] = []
         self._look_at = 0.0
@@ -67,7 +72,7 @@ class Overseer:
         if halt_is_due(self._rehearsal, statuses() if self._rehearsal else ()):
             return EndRequest("halt", "the rehearsal halts it", 0.0)
         stopped = self._heed(statuses()) if self._guards else None
-        stopped = self._at_plateau() or stopped
+        stopped = self._at_plateau() or stopped or self._log.stopped
         if stopped is None or (self._is_of_loop and read_stopped(self._job_dir, self._attempt)):
             return None  # the loop's own reason to end stays
         write_stopped(self._job_dir, self._attempt, stopped)
@@ -78,9 +83,18 @@ class Overseer:
             return None if self._is_of_loop else halt
         return EndRequest("stop", stopped.reason, STOP_GRACE_S, kind)
 
-    def finish(self) -> None:
-        """Look for a plateau once more, after the learners have ended."""
-        self._plateaus.finish()
+    @property
+    def progress(self) -> dict[str, Any]:
+        """The fields of a `Status` that the log of learner 0 tells: step, epoch, metrics."""
+        return self._log.progress
+
+    def finish(self, *, judges: bool) -> None:
+        """Read the metrics to their end, after the learners have ended.
+
+        Args:
+            judges: Whether a plateau that is found is told.
+        """
+        self._plateaus.finish(judges=judges)
 
     def _at_plateau(self) -> Stopped | None:
         """Return why a plateau ends the training, if one was found just now and does."""

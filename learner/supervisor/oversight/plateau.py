@@ -230,6 +230,7 @@ class PlateauWatch:
         rule: the manifest's `stop.plateau`, if the test decides and not its patience.
         by_epochs: see `PlateauFinder`.
         clock: seconds that never go back.
+        report: takes each line of this attempt that was read from a log.
     """
 
     def __init__(
@@ -239,8 +240,9 @@ class PlateauWatch:
         rule: Rule | None = None,
         clock: Callable[[], float] = time.monotonic,
         by_epochs: int = 0,
+        report: Callable[[MetricsLine], None] = lambda _: None,
     ) -> None:
-        self._clock = clock
+        self._clock, self._report = clock, report
         self._watch = (
             PlateauFinder(rule.metric, rule.better, by_epochs) if rule else PlateauFinder()
         )
@@ -269,10 +271,15 @@ class PlateauWatch:
             self._files.clear()
             return None
 
-    def finish(self) -> None:
-        """Look once more at the end: what is found is only put into the metrics."""
+    def finish(self, *, judges: bool) -> None:
+        """Read what is left.
+
+        Args:
+            judges: Whether a plateau that is found is put into the metrics.
+        """
         with suppress(Exception):  # a mistake of ours must not fail an attempt
-            if self._read(self._clock() + _LAST_READ_S) and (found := self._watch.look()):
+            is_read = self._read(self._clock() + _LAST_READ_S)
+            if judges and is_read and (found := self._watch.look()):
                 self._output.add(self._watch.line(found))
 
     def _look(self, now: float) -> FoundPlateau | None:
@@ -293,18 +300,20 @@ class PlateauWatch:
             while (text := file.lines()) is not None:
                 # Code that has been changed since may train at another rate.
                 self._is_fresh = self._is_fresh or attempt == self._attempt
-                self._take(source, text)
+                self._take(source, text, is_newest=attempt == self._attempt)
                 if self._clock() >= until:
                     return False
             if attempt < self._attempt:
                 self._files.remove(entry)  # nobody goes on writing it
         return True
 
-    def _take(self, source: Source, text: str) -> None:
+    def _take(self, source: Source, text: str, *, is_newest: bool) -> None:
         for written in text.split("\n"):
             line = parse_line(written) if written else None
             if line is None:
                 continue
+            if is_newest and source is Source.LOG:
+                self._report(line)
             if source is not Source.JOB:
                 self._watch.add(source, line)
             elif self._remembers and line.kind == EventKind.PLATEAU.value:

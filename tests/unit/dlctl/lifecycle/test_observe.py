@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,9 @@ from dlctl.lifecycle.observe import (
     paths_to_read,
 )
 from dlctl.lifecycle.waiting import QueuePace
+from dlctl.record import Record
 from dlctl.scheduler.base import Job, JobState
+from dlctl.terminal.trainings import cells
 
 NOW = 1_800_000_000.0
 SENT = {"begun": True, "answer": (0, "7\n", "")}
@@ -240,6 +243,19 @@ def test_how_far_a_training_has_come_is_read_with_its_state():
     assert derive(record(), seen(job=RUNNING, supervisor=loading), NOW).moved == 0.25
     trains = derive(record(moved=0.25), seen(job=RUNNING, supervisor=supervisor()), NOW)
     assert trains.moved is None, "the share of the data is known while it moves"
+
+
+def test_what_the_supervisor_reads_in_a_log_stands_in_for_a_learner_that_reports_nothing():
+    told = supervisor(epoch=3, step=70, metrics={"loss": None})
+    silent = Status("learner", 0, 1, State.TRAINING)
+    known = derive(record(loss=0.5), seen(job=RUNNING, supervisor=told, learner=silent), NOW)
+    assert (known.epoch, known.step) == (3, 70) and math.isnan(known.loss)
+    assert known.plain()["loss"] is None
+    again = contract.from_plain(Record, json.loads(json.dumps(asdict(known))))
+    assert "nan" in cells(again, NOW)["loss"]
+    speaks = Status("learner", 0, 1, State.TRAINING, epoch=4, step=80, metrics={"loss": 0.25})
+    known = derive(known, seen(job=RUNNING, supervisor=told, learner=speaks), NOW)
+    assert (known.epoch, known.step, known.loss) == (4, 80, 0.25)
 
 
 def test_files_are_read_into_an_observation():

@@ -17,11 +17,13 @@ from dlctl.contract import (
     VerdictKind,
     to_json,
 )
-from learner.job.guards import write_stopped
+from dlctl.contract.metrics import MetricsLine
+from learner.job.guards import Guards, write_stopped
 from learner.job.outcome import Outcome, failed
 from learner.lifecycle.history import halting_s, measured
 from learner.supervisor.control import Control
 from learner.supervisor.oversight.guards import Overseer, guarded, held_before_s
+from learner.supervisor.oversight.log_reports import LogReports
 from learner.system.signals import HaltFlag
 
 
@@ -80,6 +82,30 @@ def test_a_report_that_is_no_number_ends_the_attempt_as_failed(tmp_path):
     outcome = guarded(seen, tmp_path, 1)
     assert (outcome.state, outcome.kind) == (State.FAILED, VerdictKind.NOT_A_NUMBER)
     assert outcome.reason == "The loss is nan at step 2."
+
+
+def test_what_a_log_tells_is_heeded_and_reported_as_a_learners_own_word(tmp_path):
+    """`stop.not_a_number` did nothing for a program whose losses only its log tells."""
+    log = LogReports(Guards(StopRules(not_a_number=True)))
+    assert log.progress == {}
+    log.add(MetricsLine(1, 1, 1.0, {"loss": 0.5, "validation_loss": None}))
+    assert log.progress == {"epoch": 1, "step": None, "metrics": {"loss": 0.5}}
+    log.add(MetricsLine(1, 1, 1.0, {"loss": None}, group="validation"))
+    log.add(MetricsLine(event="plateau: x"))
+    assert log.stopped is None
+    log.add(MetricsLine(30, 2, 1.0, {"loss": None}, group="train"))
+    assert log.progress == {"epoch": 2, "step": 30, "metrics": {"loss": None}}
+    log.add(MetricsLine(40, 2, 1.0, {"loss": 0.5}))
+    assert log.stopped is not None and log.stopped.reason == "the loss is nan at step 30"
+
+
+def test_a_metric_of_the_log_that_no_longer_improves_ends_the_training():
+    log = LogReports(Guards(StopRules(plateau=Plateau("val_acc", 2, "higher"))))
+    for value in (0.5, 0.6, 0.4):
+        log.add(MetricsLine(1, 1, 1.0, {"acc": value}, group="validation"))
+        assert log.stopped is None
+    log.add(MetricsLine(1, 1, 1.0, {"val_acc": 0.6}))
+    assert log.stopped is not None and "has not improved in 2 reports" in log.stopped.reason
 
 
 def test_the_same_report_counts_once_for_a_plateau(tmp_path):
