@@ -245,7 +245,7 @@ _OTHER_WORDS = {
         ("stop kill abort terminate pause scancel",
          "`dlctl halt ID` saves and stops a training, `dlctl cancel ID` ends it"),
         ("rm remove del", "`dlctl delete ID` removes a training that has ended"),
-        ("ls ps queue jobs top squeue sacct", "`dlctl list` shows your trainings"),
+        ("ls ps queue jobs top history squeue sacct", "`dlctl list` shows your trainings"),
         ("run start train launch sbatch srun queue-job", "`dlctl submit` starts a training"),
         ("restart rerun retry requeue continue", "`dlctl resume ID` continues from the newest "
          "checkpoint, `dlctl submit --from ID` trains anew"),
@@ -305,6 +305,8 @@ def main() -> None:
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     if len(arguments) < len(sys.argv) - 1:
         os.environ["DLCTL_DEBUG"] = "1"
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     for stream in (sys.stdout, sys.stderr):  # names of files may be any bytes
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=output.REPLACING)

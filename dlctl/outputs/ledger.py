@@ -25,7 +25,7 @@ from dlctl.series.utilisation import Use, sentences
 
 USES = ("starting", "useful", "again", "saving", "data", "exchange", "idle")
 WORDS = {
-    "starting": "starting", "useful": "useful", "again": "done again after faults",
+    "starting": "starting", "useful": "useful", "again": "lost to faults",
     "saving": "saving checkpoints", "data": "waiting for data", "exchange": "exchanging",
     "idle": "idle",
 }  # fmt: skip
@@ -334,7 +334,9 @@ def advise(
         "`checkpoint: {every: auto}`, or half",
     )
     if not has_loop:
-        often, seldom = "a program that saves twice as often", "a program that saves half"
+        saves = hours["useful"] > 0
+        often = f"a program that saves {'twice as often' if saves else 'what it has reached'}"
+        seldom = "a program that saves half"
     choices = [
         (hours["again"] / 2, often, "again"),
         (hours["saving"] / 2, f"{seldom} as often", "saving"),
@@ -348,7 +350,7 @@ def advise(
         share = 100 * hours[use] / total
         return (
             f"{change} would have saved about {held_span(3600 * saved)} of a node: {share:.0f} % "
-            f"of the node time went into {WORDS[use]}"
+            f"of the node time {'was' if use == 'again' else 'went into'} {WORDS[use]}"
         )
     if memory_wanted and memory_used and memory_wanted > 2 * memory_used:
         enough = _SPARE_MIB * -(-memory_used * 5 // (4 * _SPARE_MIB * 2**20))

@@ -90,7 +90,7 @@ def assert_hours(dlctl, site, training_id):
     assert found["node_hours_by_use"]["again"] == 0
     assert found["memory_asked_bytes"] == 768 * 2**20 and found["memory_used_bytes"] > 2**20
     shown = dlctl("report", training_id, ok=True).stdout
-    assert "done again after faults" in shown and "of the node time" in shown
+    assert "lost to faults" in shown and "of the node time" in shown
 
 
 @ON_THE_CLUSTER

@@ -157,6 +157,9 @@ def test_the_advice_names_what_would_have_saved_most():
     assert "`checkpoint:" in advise(none | {"again": 2.0, "data": 0.5}, 0, 12, 1, None, None)
     own = advise(none | {"again": 2.0}, 0, 12, 1, None, None, has_loop=False)
     assert own.startswith("a program that saves twice as often would have saved")
+    never = dict.fromkeys(USES, 0.0) | {"again": 2.0}
+    own = advise(never, 0, 12, 2, None, None, has_loop=False)
+    assert own.startswith("a program that saves what it has reached") and "was lost to" in own
     said = advise(none | {"data": 3.0}, 0, 13, 1, None, None)
     assert said.startswith("more `cpus`") and "about 3 h of a node: 23 %" in said
     assert advise(none, 0, 10, 1, 8 * gib, 2 * gib).startswith("`memory: 2560MiB`")
