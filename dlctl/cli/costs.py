@@ -258,10 +258,11 @@ def _cost(found: Sum | Ledger) -> str:
 def _print_ledger(record: Record, found: Ledger) -> None:
     from dlctl.contract.metrics import STEP_PARTS
     from dlctl.outputs.ledger import PARTS, USES, WORDS
+    from dlctl.series.readable import exact_span
     from dlctl.series.utilisation import percent
 
     elapsed_s = record.elapsed_s(time.time())
-    ran = "" if elapsed_s is None else f", ran {format_span(elapsed_s)}"
+    ran = "" if elapsed_s is None else f", ran {exact_span(round(elapsed_s))}"
     output.sentence(f"{found.training_id}: {record.state_in_words}, "
                     f"{counted(found.attempts, 'attempt')}{ran}, "
                     f"{format_span(3600 * found.queued_h)} in the queue")  # fmt: skip

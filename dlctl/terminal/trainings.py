@@ -13,7 +13,7 @@ from dlctl.contract import State
 from dlctl.contract.measured.judged_series import data_of, is_better_lower
 from dlctl.contract.metrics import LOSS, Source, finite
 from dlctl.errors import Misused
-from dlctl.series.readable import readable
+from dlctl.series.readable import exact_span, readable
 from dlctl.service.describe import progress_in_words, starts
 from dlctl.terminal.text import BOLD, DIM, TONES, YELLOW, Line, page, shortened, width_of
 from dlctl.units import counted, format_span, natural, unix_seconds
@@ -179,7 +179,7 @@ def cells(record: Record, now: float, *, fresh: bool = True) -> dict[str, str]:
         "site": record.site,
         "progress": progress(record),
         "left": time_left(record, now),
-        "elapsed": "-" if elapsed_s is None else format_span(elapsed_s),
+        "elapsed": "-" if elapsed_s is None else exact_span(round(elapsed_s)),
         "loss": "-" if record.loss is None else readable(LOSS, record.loss),
         "why": reason_of(record, now),
         "name": record.name, "attempt": str(record.attempt), "job": record.job_id or "-",

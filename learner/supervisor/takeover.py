@@ -8,6 +8,7 @@ submitted, after the scheduler has reported the end of the job.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -18,7 +19,16 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dlctl import contract
-from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictKind, to_json
+from dlctl.contract import (
+    Evidence,
+    Plan,
+    StarterKind,
+    State,
+    Status,
+    Verdict,
+    VerdictKind,
+    to_json,
+)
 from dlctl.contract.ground.safe_text import printable
 from dlctl.contract.programs import answers
 from dlctl.contract.programs.advice import more_memory
@@ -65,7 +75,17 @@ def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
     outcome = _with_lost_node(job_dir, plan, attempt, outcome)
     outcome = _as_requested(plan, job_dir, outcome)
     evidence = replace(outcome.evidence or Evidence(), scheduler_state=word)
-    return last_verdict(job_dir, attempt, replace(outcome, evidence=evidence), plan)
+    verdict = last_verdict(job_dir, attempt, replace(outcome, evidence=evidence), plan)
+    heard_at = [status.heartbeat_at for status in _statuses(job_dir, plan, attempt)]
+    # Somebody may look days after the end.
+    return replace(verdict, finished_at=min(verdict.finished_at, max(heard_at, default=math.inf)))
+
+
+def _statuses(job_dir: Path, plan: Plan, attempt: int) -> list[Status]:
+    """Return the newest words of the supervisor and the learners."""
+    known = Statuses(job_dir, attempt)
+    found = [known.read("supervisor", 0), *known.learners(plan.resources.learners)]
+    return [status for status in found if status is not None]
 
 
 def _as_requested(plan: Plan, job_dir: Path, outcome: Outcome) -> Outcome:
@@ -86,9 +106,8 @@ def _with_lost_node(job_dir: Path, plan: Plan, attempt: int, outcome: Outcome) -
     """Return the outcome with the node that was lost, if it is still taken for dead."""
     if outcome.kind is not VerdictKind.NODE_LOST or (outcome.evidence and outcome.evidence.host):
         return outcome
-    known = Statuses(job_dir, attempt)
-    found = [known.read("supervisor", 0), *known.learners(plan.resources.learners)]
-    hosts = list(dict.fromkeys(status.host for status in found if status and status.host))
+    found = _statuses(job_dir, plan, attempt)
+    hosts = list(dict.fromkeys(status.host for status in found if status.host))
     if not (down := batch_system(plan).dead_hosts(hosts)):
         return outcome
     evidence = replace(outcome.evidence or Evidence(), host=down[0])

@@ -11,7 +11,6 @@ from dlctl.cli import output
 from dlctl.cli.logs import BAR, bar
 from dlctl.cli.views.learners import print_learners, print_servers, server_line, speed_line
 from dlctl.contract import STOPPING, Next, State, attempt_dir
-from dlctl.contract.ground.amounts import format_span
 from dlctl.contract.programs.tracebacks import shorten, without_speaker
 from dlctl.logs.shown import shown
 from dlctl.series.utilisation import Use
@@ -164,8 +163,10 @@ def _state(details: Details) -> str:
     state = f"{record.state_in_words} on {record.site}, attempt {record.attempt}{job}"
     if start := starts(record, time.time()):
         return f"{state}; {start}"
+    from dlctl.series.readable import exact_span
+
     elapsed_s = record.elapsed_s(time.time())
-    return state if elapsed_s is None else f"{state}, ran {format_span(elapsed_s)}"
+    return state if elapsed_s is None else f"{state}, ran {exact_span(round(elapsed_s))}"
 
 
 def _progress(details: Details) -> str:

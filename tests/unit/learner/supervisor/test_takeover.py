@@ -77,7 +77,7 @@ def test_a_lost_node_is_named_as_long_as_slurm_takes_it_for_dead(tmp_path):
     for role, rank, host in (("supervisor", 0, "n1"), ("learner", 0, "n1"), ("learner", 1, "n2")):
         path = job.dir / contract.status_file(1, role, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
-        status = contract.Status(role, rank, 1, State.TRAINING, host=host)
+        status = contract.Status(role, rank, 1, State.TRAINING, host=host, heartbeat_at=60.0 + rank)
         contract.write_whole(path, contract.to_json(status))
     plan = replace(plan, resources=replace(plan.resources, learners=2))
     for nodes, host in (("n1 down*\nn2 idle\n", "n1"), ("n1 idle\nn2 mixed*\n", "n2"),
@@ -86,6 +86,7 @@ def test_a_lost_node_is_named_as_long_as_slurm_takes_it_for_dead(tmp_path):
         verdict = judge(job.dir, plan, 1, "NODE_FAIL")
         assert verdict.evidence is not None
         assert verdict.evidence.host == host
+        assert verdict.finished_at == 61.0, "it ended when its processes fell silent"
         named = f"The node {host} was lost." if host else "A node of the job was lost."
         assert verdict.reason == named
     assert "-n n1,n2" in (tmp_path / "asked").read_text()
