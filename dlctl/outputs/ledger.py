@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dlctl.contract import State
+from dlctl.contract import State, VerdictKind
 from dlctl.contract.metrics import (
     CHECKPOINT_STALL_S,
     DATA_WAIT_S,
@@ -159,8 +159,8 @@ def ledger(
         training_id, len(each), queued_h, node_hours, gpu_hours, nodes_h, gpus_h, cost,
         prices.currency if prices else "", wanted, used,
         resources.cpus_per_learner if resources else 0, use.cpus,
-        advise(nodes_h, queued_h, sum(a.held_s for a in each) / 3600, len(each), wanted, used,
-               has_loop=not attempts or attempts[-1].plan.framework.has_loop),
+        advise(nodes_h, queued_h, sum(a.held_s for a in each) / 3600, _limited(attempts), wanted,
+               used, has_loop=not attempts or attempts[-1].plan.framework.has_loop),
         each, sum(a.held_s * a.cpus for a in each) / 3600,
         None if power_w is None else power_w * gpu_hours / 1000,
         use.step_shares, sentences(use, resources),
@@ -319,13 +319,21 @@ def _with_accounting(measured: Use, attempts: Sequence[AttemptAccount]) -> Use:
 # Advice ------------------------------------------------------------------------------------------
 
 
+def _limited(attempts: Sequence[AttemptAccount]) -> float:
+    """Return the share of the attempts that a time limit ended."""
+    ended = [each.verdict for each in attempts if each.verdict]
+    by_limit = sum(verdict.kind == VerdictKind.TIME_LIMIT for verdict in ended)
+    return by_limit / max(1, len(attempts))
+
+
 def advise(
-    hours: dict[str, float], queued_h: float, held_h: float, attempts: int,
+    hours: dict[str, float], queued_h: float, held_h: float, limited: float,
     memory_wanted: int | None, memory_used: int | None, *, has_loop: bool = True,
 ) -> str:  # fmt: skip
     """Return in words the one change to the manifest that would have saved most.
 
     Args:
+        limited: The share of the attempts that a time limit ended.
         has_loop: False: the program decides when it saves, and the manifest does not.
     """
     total = sum(hours.values())
@@ -343,7 +351,7 @@ def advise(
         (hours["data"], "more `cpus`, or `training: {prefetch: on}`", "data"),
         (hours["exchange"] * 3 / 4, "`training: {average_every_steps: 4}`, or fewer `learners`",
          "exchange"),
-        (hours["starting"] * (1 - 1 / max(1, attempts)), "a longer `time` per job", "starting"),
+        (hours["starting"] * limited, "a longer `time` per job", "starting"),
     ]  # fmt: skip
     saved, change, use = max(choices)
     if total > 0 and saved >= _WORTH_SAYING * total:

@@ -154,19 +154,22 @@ def test_a_program_of_ones_own_and_one_that_still_runs():
 def test_the_advice_names_what_would_have_saved_most():
     none = dict.fromkeys(USES, 0.0) | {"useful": 10.0}
     gib = 2**30
-    assert "`checkpoint:" in advise(none | {"again": 2.0, "data": 0.5}, 0, 12, 1, None, None)
-    own = advise(none | {"again": 2.0}, 0, 12, 1, None, None, has_loop=False)
+    assert "`checkpoint:" in advise(none | {"again": 2.0, "data": 0.5}, 0, 12, 0, None, None)
+    own = advise(none | {"again": 2.0}, 0, 12, 0, None, None, has_loop=False)
     assert own.startswith("a program that saves twice as often would have saved")
     never = dict.fromkeys(USES, 0.0) | {"again": 2.0}
-    own = advise(never, 0, 12, 2, None, None, has_loop=False)
+    own = advise(never, 0, 12, 0, None, None, has_loop=False)
     assert own.startswith("a program that saves what it has reached") and "was lost to" in own
-    said = advise(none | {"data": 3.0}, 0, 13, 1, None, None)
+    starts = none | {"starting": 2.0}
+    assert advise(starts, 0, 12, 0.5, None, None).startswith("a longer `time` per job would have")
+    assert "time" not in advise(starts, 0, 12, 0, None, None).partition("would")[0]
+    said = advise(none | {"data": 3.0}, 0, 13, 0, None, None)
     assert said.startswith("more `cpus`") and "about 3 h of a node: 23 %" in said
-    assert advise(none, 0, 10, 1, 8 * gib, 2 * gib).startswith("`memory: 2560MiB`")
-    assert advise(none, 0, 10, 1, gib, gib // 2 - 1).startswith("`memory: 768MiB`")
-    assert "memory" not in advise(none, 0, 10, 1, gib // 4, gib // 9)
-    assert "it waited longest" in advise(none, 20, 10, 1, None, None)
-    assert advise(none, 1, 10, 1, None, None) == "no change would have saved more than 2 %"
+    assert advise(none, 0, 10, 0, 8 * gib, 2 * gib).startswith("`memory: 2560MiB`")
+    assert advise(none, 0, 10, 0, gib, gib // 2 - 1).startswith("`memory: 768MiB`")
+    assert "memory" not in advise(none, 0, 10, 0, gib // 4, gib // 9)
+    assert "it waited longest" in advise(none, 20, 10, 0, None, None)
+    assert advise(none, 1, 10, 0, None, None) == "no change would have saved more than 2 %"
 
 
 SACCT = """\
