@@ -50,6 +50,8 @@ class Status:
     the share of a store's data that has moved."""
     progressed_at: float = 0.0
     """When the learner last reported progress: a step, or a batch of the validation."""
+    printed_at: float = 0.0
+    """When its log last grew; 0 if it never did."""
     schema_version: int = SCHEMA_VERSION
 
     def closed(self, *, failed: bool) -> Status:

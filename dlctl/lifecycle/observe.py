@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import re
+import time
 from dataclasses import dataclass, replace
 
 from dlctl import contract
@@ -24,6 +25,8 @@ from dlctl.units import format_duration, unix_seconds
 
 PATIENCE_S = 60.0
 """How long a node may take to begin the attempt that it has announced."""
+QUIET_S = 300.0
+"""A program that has shown nothing for so long may hang."""
 
 
 @dataclass(frozen=True)
@@ -438,6 +441,18 @@ def _unknown_word(record: Record, job: Job, wall_s: float) -> Record:
     return replace(record, reason=reason, seen_at=wall_s, stale_since=None)
 
 
+def _silence(record: Record, observation: Observation) -> str:
+    """Return since when learner 0 has shown nothing, if that is long."""
+    status = observation.learner
+    if status is None or not status.printed_at or status.state.final:
+        return ""
+    shown_at = max(status.printed_at, status.progressed_at)
+    if observation.now - shown_at < QUIET_S:
+        return ""
+    here = time.localtime(shown_at + record.clock_ahead_s)
+    return f"it has printed nothing since {time.strftime('%H:%M', here)}"
+
+
 def _running(
     record: Record, observation: Observation, wall_s: float, suspended: bool = False
 ) -> Record:
@@ -452,6 +467,8 @@ def _running(
     if state.final:  # only the verdict tells whether another attempt follows
         state = State.DEPLOYING if record.state in (State.QUEUED, State.PENDING) else record.state
         reason = f"the attempt is ending: {reason}".rstrip(": ")
+    elif state is State.TRAINING and not reason:
+        reason = _silence(record, observation)
     if suspended:
         reason = "suspended by the scheduler"
     elif age_s > FRESH_S:

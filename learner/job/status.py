@@ -75,7 +75,10 @@ class Heartbeat:
 
     def _write_status(self) -> bool:
         self._due = time.monotonic() + INTERVAL_S
-        self.status = dataclasses.replace(self.status, heartbeat_at=time.time())
+        printed_at = max((log.grew_at for log in self._logs), default=0.0)
+        self.status = dataclasses.replace(
+            self.status, heartbeat_at=time.time(), printed_at=printed_at
+        )
         try:
             write_whole(self.path, to_json(self.status))
         except OSError as error:
@@ -191,8 +194,10 @@ class LogTimes:
         self._log = log
         self._path = log.with_name(times_file(log.name))
         self._lines = ""
-        self._noted_bytes = 0
+        self._noted_bytes = self._size_bytes = 0
         self._due = 0.0
+        self.grew_at = 0.0
+        """When it was longer than at the look before; 0: never."""
         try:
             self._written_bytes = self._path.stat().st_size  # a restart goes on with the file
         except OSError:
@@ -229,6 +234,8 @@ class LogTimes:
             size_bytes = self._log.stat().st_size
         except OSError:
             return
+        if size_bytes != self._size_bytes:
+            self._size_bytes, self.grew_at = size_bytes, time.time()
         if size_bytes == self._noted_bytes:
             return
         line = note_line(time.time(), size_bytes)

@@ -258,6 +258,17 @@ def test_what_the_supervisor_reads_in_a_log_stands_in_for_a_learner_that_reports
     assert (known.epoch, known.step, known.loss) == (4, 80, 0.25)
 
 
+@pytest.mark.parametrize(("printed", "progressed", "shown"), [
+    (NOW - 400, 0.0, True), (NOW - 200, 0.0, False), (NOW - 400, NOW - 10, False),
+    (0.0, 0.0, False),
+])  # fmt: skip
+def test_a_program_that_has_long_printed_nothing_is_named(printed, progressed, shown):
+    status = Status("learner", 0, 1, State.TRAINING, printed_at=printed, progressed_at=progressed)
+    known = derive(record(), seen(job=RUNNING, supervisor=supervisor(), learner=status), NOW)
+    assert known.state is State.TRAINING
+    assert known.reason.startswith("it has printed nothing since ") is shown
+
+
 def test_files_are_read_into_an_observation():
     known = record()
     look = observe(known, files_of(
