@@ -19,8 +19,8 @@ from dlctl.contract.ground.follow import LineFollower, Position
 from dlctl.contract.ground.outside import PYTHON
 from dlctl.contract.ground.processes import end_child
 from dlctl.contract.launchers import GPU_VARIABLES, LAUNCHERS, outside_of_job
-from dlctl.contract.measured.judged_series import VALIDATED
-from dlctl.contract.metrics import EPOCH, EVENT, GROUP, STEP, TIME, parse_metrics_name
+from dlctl.contract.measured.judged_series import VALIDATED, data_of
+from dlctl.contract.metrics import EPOCH, EVENT, GROUP, STEP, TIME, Source, parse_metrics_name
 from search.tasks import BaseTask, Order
 
 POLL_S = 0.5
@@ -80,8 +80,9 @@ class Training(BaseTask):
         measured.news(last=True)
         values = measured.values
         if self._metric not in values and not stopped:
+            own = sorted(values.keys() - measured.of_nodes)
             raise RuntimeError(f"the training has no metric {self._metric!r}; it has "
-                               f"{', '.join(sorted(values)) or 'none'}")  # fmt: skip
+                               f"{', '.join(own) or 'none'}")  # fmt: skip
         return values
 
     def _wait_for_order(self) -> None:
@@ -129,11 +130,14 @@ class Measured:
 
     Attributes:
         values: The last finite value of each name; of the metric one of a validation, if any.
+        of_nodes: Which of them nobody but dlctl measured.
         step: The highest step.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:
         self.folder, self._metric = folder, metric
+        self._name = _whole_name(metric)
+        self.of_nodes: set[str] = set()
         self.values: dict[str, float] = {}
         self.step = 0
         self._is_validated = False
@@ -152,8 +156,12 @@ class Measured:
                 self._files.setdefault(path, LineFollower(path, Position()))
         news: dict[str, float] = {}
         for path in sorted(self._files):
+            named = parse_metrics_name(path.name)
             while text := self._files[path].lines(last):
-                news |= self._take(text)
+                found = self._take(text)
+                news |= found
+                if named and named[2] is Source.NODE:
+                    self.of_nodes |= found.keys()
         return news
 
     def _take(self, text: str) -> dict[str, float]:
@@ -167,6 +175,9 @@ class Measured:
             mine = {f"{prefix}{name}": float(value) for name, value in row.items()
                     if _is_finite(value) and name not in _WHERE}  # fmt: skip
             news |= mine
+            for name, value in mine.items():
+                if _whole_name(name) == self._name:
+                    news[self._metric] = value
             validated = mine.get(f"validation_{self._metric}", validated)
         if validated is not None:
             news[self._metric], self._is_validated = validated, True
@@ -174,6 +185,12 @@ class Measured:
             news.pop(self._metric, None)
         self.values |= news
         return news
+
+
+def _whole_name(name: str) -> str:
+    """Return `validation_acc` for the `val_acc` that a program prints."""
+    group, own = data_of(name)
+    return own if group in ("", "train") else f"{group}_{own}"
 
 
 def _keep_checkpoints(folder: Path, task_id: str) -> None:

@@ -56,6 +56,20 @@ def test_training_and_validation_have_names_of_their_own(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("metric", "value"), [
+    ("val_acc", 0.9), ("val/acc", 0.9), ("validation_acc", 0.9), ("test_acc", 0.8),
+    ("train_loss", 2.0),
+])  # fmt: skip
+def test_a_metric_is_found_by_the_name_that_the_program_prints(tmp_path, metric, value):
+    """Each trial of a search for `val_acc` was trained, and failed: it was `validation_acc`."""
+    rows = [{"loss": 2.0}, {"acc": 0.9, "group": "validation"}, {"acc": 0.8, "group": "test"}]
+    path, found = tmp_path / "1-0-log.jsonl", Measured(tmp_path, metric)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "1-0-node.jsonl").write_text('{"cpu_percent": 5.0}\n')
+    assert found.news()[metric] == found.values[metric] == value
+    assert found.of_nodes == {"cpu_percent"}
+
+
 def test_a_line_that_is_being_written_is_read_once_it_is_whole(tmp_path):
     path, found = tmp_path / "1-0.jsonl", Measured(tmp_path, "loss")
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
