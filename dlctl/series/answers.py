@@ -25,7 +25,7 @@ from dlctl.contract.measured.trend import noise, slope, trend
 from dlctl.contract.metrics import CLASSES, LOSS, SECONDS, EventKind
 from dlctl.series.curve import Curve, Ends
 from dlctl.series.run import Event, Run
-from dlctl.units import format_bytes, format_span
+from dlctl.units import counted, format_bytes, format_span
 
 GOOD, BAD, NOTE, UNKNOWN = "good", "bad", "note", "unknown"
 _SURE = 2.33
@@ -272,7 +272,7 @@ def _learning_rate(run: Run, _: Known) -> _Found:
     last = changes[-1]
     times = "once" if len(changes) == 1 else f"{len(changes)} times"
     text = (
-        f"Yes, {times}, last at {run.step_word} {last.step:.0f} from {_number(last.before)} to "
+        f"Yes, {times}, last after {run.step_word} {last.step:.0f} from {_number(last.before)} to "
         f"{_number(last.after)}{_effect(run, last)}."
     )
     return NOTE, text, {"now": now, "changes": [vars(change) for change in changes]}
@@ -287,7 +287,11 @@ def _effect(run: Run, change: RateChange) -> str:
     after = [value for step, value in points if step > change.step][:5]
     if not before or not after:
         return ""
-    return f": {curve.key.shown} went from {_number(median(before))} to {_number(median(after))}"
+    how = "" if len(before) == len(after) == 1 else (
+        f" (medians of {counted(len(before), 'value')} before, and {len(after)} after)"
+    )  # fmt: skip
+    words = f"{_number(median(before))} to {_number(median(after))}"
+    return f": {curve.key.shown} went from {words}{how}"
 
 
 def _stable(run: Run, _: Known) -> _Found:

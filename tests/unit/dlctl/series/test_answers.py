@@ -176,7 +176,8 @@ def test_changes_of_the_learning_rate_and_what_they_did():
     better = accuracy([0.5] * 20 + [0.8] * 20)
     state, text = told("learning_rate", run_of(*rates, *better))
     assert text == (
-        "Yes, once, last at step 200 from 0.1 to 0.01: validation accuracy went from 0.5 to 0.8."
+        "Yes, once, last after step 200 from 0.1 to 0.01: validation accuracy went from 0.5 to 0.8 "
+        "(medians of 5 values before, and 5 after)."
     )
     falling = curve("learning_rate", [0.1 * 0.99**i for i in range(50)])
     assert told("learning_rate", run_of(*falling))[1].startswith("It changes gradually")
