@@ -96,7 +96,7 @@ def measured(
         ended_at = max(began_at, min(ended_at, written_at))
     ranks = range(plan.resources.learners)
     statuses = [_status(job_dir, verdict.attempt, "learner", rank) for rank in ranks]
-    steps = [status.step for status in statuses if status.step is not None]
+    steps = [each.step for each in [supervisor, *statuses] if each.step is not None]
     if stopped := read_stopped(job_dir, verdict.attempt):  # watchdogs may die before they tell
         steps.append(stopped.step)
     verdict = replace(

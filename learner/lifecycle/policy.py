@@ -87,10 +87,21 @@ def decide(
         Next.CONTINUE, why, newest.attempt + 1,
         not_before=now, exclude=_avoided(verdicts, now), time_s=_rest_s(lifecycle, verdicts),
     )  # fmt: skip
+    is_in_vain = kind is VerdictKind.TIME_LIMIT and _saved_nothing(newest)
+    if is_in_vain and lifecycle.retries is None and not has_trained:
+        why = "the job's time was up before the program had saved anything: the next job would "
+        return Action(Next.STOP, f"{why}begin anew, which `retries: 3` allows")
     if kind in _NOT_FAULTS:
         return following
     chance = random.random() if chance is None else chance  # noqa: S311 - no secret
     return _retry(lifecycle, verdicts, following, chance, has_trained=has_trained)
+
+
+def _saved_nothing(verdict: Verdict) -> bool:
+    """Return whether steps were made, but no file that a next attempt may go on from."""
+    made = verdict.made
+    is_lost = made is not None and not (made.checkpoints.files or made.results.files or made.output)
+    return is_lost and verdict.progress < 0 <= verdict.step
 
 
 def _kind(verdict: Verdict) -> VerdictKind:

@@ -8,7 +8,17 @@ import pytest
 from node_job import Job
 
 from dlctl import contract
-from dlctl.contract import Action, Evidence, Lifecycle, Next, State, Verdict, VerdictKind
+from dlctl.contract import (
+    Action,
+    Evidence,
+    Lifecycle,
+    Made,
+    Next,
+    OutputPlace,
+    State,
+    Verdict,
+    VerdictKind,
+)
 from learner.lifecycle.next_attempt import remember_bad_nodes
 from learner.lifecycle.policy import decide
 
@@ -85,6 +95,17 @@ def test_what_goes_on_without_a_checkpoint_is_not_said_to_have_one(kind):
     assert after(ended(1, kind)).why == "the training continues from its newest checkpoint"
     stores = decide(Lifecycle(), [ended(1, kind, progress=-1)], NOW, has_trained=True)
     assert stores.why == "the training is done, and its results are stored"
+
+
+def test_no_chain_of_jobs_is_for_a_program_that_saves_nothing():
+    """Each job began anew, so that the training would never end."""
+    lost = ended(1, VerdictKind.TIME_LIMIT, -1, state=State.HALTED, made=Made())
+    assert "before the program had saved anything" in after(lost).why
+    assert after(lost, retries=1).goes_on
+    own = Made(output=[OutputPlace("out", 1, 5)])
+    for other in (replace(lost, made=own), replace(lost, step=-1), replace(lost, made=None),
+                  replace(lost, kind=VerdictKind.PREEMPTED)):  # fmt: skip
+        assert after(other).kind is Next.CONTINUE
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED])
