@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle.many import Sent
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import Record
+    from dlctl.request.variants import Variant
     from dlctl.service.forecast import Forecast
 
 
@@ -220,9 +221,11 @@ def submit(
         record = mine.store.find(again)
         manifests = [manifest_of(mine, record)]
         site = record.site if site == default_site() else site
-    if dry_run:
-        return _dry_run(manifests or [Path("manifest.yml")], overrides, site, model, as_json)
+    if dry_run and model:
+        raise typer.BadParameter("--dry-run shows the training of a manifest, or of --from")
     wanted = variants(manifests or [Path("manifest.yml")], overrides, sweep, repeat, seed_from)
+    if dry_run:
+        return _dry_run(wanted, site, as_json)
     if stay and len(wanted) > 1:
         raise typer.BadParameter("--follow follows one training; see `dlctl watch` for several")
     store = mine.store
@@ -241,20 +244,12 @@ def submit(
     return _end_of_many(sent, as_json)
 
 
-def _dry_run(
-    manifests: Sequence[Path], overrides: Overrides, site: str, model: str | None, as_json: bool
-) -> None:
-    """Print what a submission would send and ask for, and where it would start first.
-
-    Raises:
-        typer.BadParameter: it is about several trainings.
-    """
+def _dry_run(wanted: Sequence[Variant], site: str, as_json: bool) -> None:
+    """Print what a submission would send and ask for, and where it would start first."""
     from dlctl.service.forecast import forecast
 
-    if model or len(manifests) > 1:
-        raise typer.BadParameter("--dry-run shows one training of a manifest or of --from")
     with opened(site) as session:
-        found = forecast(session, client().store, manifests[0], overrides, output.Shown())
+        found = forecast(session, client().store, wanted, output.Shown())
     output.report(found, as_json, lambda _: _print_forecast(found))
 
 

@@ -18,11 +18,14 @@ from dlctl.suggest import waits
 from dlctl.units import counted, format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dlctl.contract import Plan
     from dlctl.lifecycle import Session
     from dlctl.manifest.overrides import Overrides
     from dlctl.record import RecordStore
     from dlctl.request.build import Folder
+    from dlctl.request.variants import Variant
     from dlctl.tell import Tell
 
 _TIMEOUT_S = 60.0
@@ -42,15 +45,22 @@ class Forecast:
 
 
 def forecast(
-    session: Session, store: RecordStore, manifest: Path, overrides: Overrides, tell: Tell
+    session: Session, store: RecordStore, wanted: Sequence[Variant], tell: Tell
 ) -> Forecast:
     """Return what a submission would do, and warn of what the submission would warn of.
+
+    Args:
+        wanted: One training or more; the plan and the files are the first one's.
 
     Raises:
         ManifestError, PlanError, SiteError, TransportError
     """
+    manifest, overrides = wanted[0].manifest, wanted[0].overrides
     folder = open_folder(manifest, session.site)
     request = build(session, manifest, overrides, read=folder)
+    for each in wanted[1:]:  # refuses what the submission would refuse
+        build(session, each.manifest, each.overrides,
+              read=folder if each.manifest == manifest else None)  # fmt: skip
     tell_plan(request.plan, manifest, None, tell)
     here = [past for past in used.known(store) if past.site == session.site.name]
     starts = []
@@ -59,7 +69,10 @@ def forecast(
         starts.append(waits.start(here, plan.batch.partition or "", in_s, why_not))
     starts.sort(key=lambda each: (each.planned_in_s is None, each.planned_in_s))
     files = [each for each in listing(request.code) if not each.left_out_by]
-    return Forecast(_in_words(request.plan) | {"sends": summary(request.code)}, files, starts)
+    labels = "; ".join(each.label for each in wanted)
+    many = {"trainings": f"{len(wanted)}: {labels}"} if len(wanted) > 1 else {}
+    words = many | _in_words(request.plan) | {"sends": summary(request.code)}
+    return Forecast(words, files, starts)
 
 
 def planned_start(session: Session, plan: Plan) -> tuple[float | None, str]:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -19,10 +20,11 @@ from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record.batches import Key
 from dlctl.record.used import known
 from dlctl.request.left_out import listing, rows
+from dlctl.request.request import submitted_with
 from dlctl.store_checks import refuse_wrong_stores
 from dlctl.suggest.evidence import far_off
 from dlctl.tell import SILENT, Tell
-from dlctl.units import format_duration
+from dlctl.units import format_duration, format_span, several, unix_seconds
 
 if TYPE_CHECKING:
     from dlctl.contract import Plan
@@ -70,6 +72,8 @@ def submit_variants(
             if about not in seen:
                 seen.add(about)
                 tell_plan(plan, variant.manifest, model, tell)
+        if key is None:
+            _say_twins(requests, wanted, store, tell)
         if advice:
             plans = [request.plan for request in requests]
             tell.note(far_off(plans, known(store, plans)))
@@ -173,6 +177,22 @@ def _say_where_files_will_be(plan: Plan, manifest: Path, model: str | None, tell
             "the program names neither RESULT_DIR nor CHECKPOINT_DIR: what it writes into its own "
             "folder counts as its output, which `dlctl fetch` brings"
         )
+
+
+def _say_twins(
+    requests: Sequence[Request], wanted: Sequence[Variant], store: RecordStore, tell: Tell
+) -> None:
+    """Name the trainings that the same command has started, and that have not ended."""
+    same = [(one.plan.site, str(one.manifest_path), each.label, one.overrides)
+            for one, each in zip(requests, wanted, strict=False)]  # fmt: skip
+    twins = [
+        each for each in store.all() if not each.state.final and each.manifest_path
+        and (each.site, each.manifest_path, each.varied, submitted_with(each)) in same
+    ]  # fmt: skip
+    if twins:
+        age = format_span(time.time() - (unix_seconds(twins[-1].created_at) or 0.0))
+        tell.note(f"the same is trained already: {several([each.training_id for each in twins])}, "
+                  f"submitted {age} ago")  # fmt: skip
 
 
 def tell_files(code: Bundle, tell: Tell) -> None:

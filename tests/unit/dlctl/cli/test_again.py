@@ -84,5 +84,19 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would(dlctl, local_site):
     assert [each["path"] for each in found.json["files"]] == ["train.sh"]
     assert found.json["plan"]["asks for"] == "2 learners on 1 node, 1 CPU each"
     assert "nothing was sent" in dlctl("submit", "--dry-run", ok=True).stderr
+    (dlctl.cwd / "grid.yml").write_text("env.LR: [1, 2]\n")
+    plan = dlctl("submit", "--sweep", "grid.yml", "--dry-run", "--json", ok=True).json["plan"]
+    assert plan["trainings"] == "2: LR=1; LR=2"
     assert json.loads(dlctl("list", "--json", ok=True).stdout) == []
     assert not (local_site.root / "jobs").exists()
+
+
+def test_a_command_that_is_given_twice_names_what_it_has_started(dlctl, local_site):
+    (dlctl.cwd / "manifest.yml").write_text("name: own\nframework: {command: sleep 60}\n")
+    first = dlctl("submit", ok=True)
+    assert "trained already" not in first.stderr
+    again = dlctl("submit", ok=True)
+    assert f"the same is trained already: {first.stdout.strip()}, submitted" in again.stderr
+    assert "trained already" not in dlctl("submit", "--set", "env.A=1", ok=True).stderr
+    dlctl("cancel", "--name", "own")
+    assert "trained already" not in dlctl("submit", ok=True).stderr
