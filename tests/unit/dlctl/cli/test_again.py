@@ -98,5 +98,8 @@ def test_a_command_that_is_given_twice_names_what_it_has_started(dlctl, local_si
     again = dlctl("submit", ok=True)
     assert f"the same is trained already: {first.stdout.strip()}, submitted" in again.stderr
     assert "trained already" not in dlctl("submit", "--set", "env.A=1", ok=True).stderr
-    dlctl("cancel", "--name", "own")
-    assert "trained already" not in dlctl("submit", ok=True).stderr
+    dlctl("cancel", "--name", "own", ok=True)
+    assert dlctl("wait", "--name", "own").exit_code == 10
+    last = dlctl("submit", "--set", "framework.command=true", ok=True)
+    assert "trained already" not in last.stderr
+    dlctl("wait", last.stdout.strip(), ok=True)
