@@ -100,6 +100,6 @@ def test_a_command_that_is_given_twice_names_what_it_has_started(dlctl, local_si
     assert "trained already" not in dlctl("submit", "--set", "env.A=1", ok=True).stderr
     dlctl("cancel", "--name", "own", ok=True)
     assert dlctl("wait", "--name", "own").exit_code == 10
-    last = dlctl("submit", "--set", "framework.command=true", ok=True)
+    last = dlctl("submit", "--set", "framework.command=echo", ok=True)
     assert "trained already" not in last.stderr
     dlctl("wait", last.stdout.strip(), ok=True)
