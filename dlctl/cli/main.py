@@ -167,7 +167,13 @@ class _Command(TyperCommand):
         """Parse; say in dlctl's words what pydantic, by which typer reads a value, refuses."""
         try:
             with output.failing_in_json("--json" in args):
-                return super().parse_args(ctx, args)
+                try:
+                    return super().parse_args(ctx, args)
+                except Exception as error:
+                    way = _OTHER_OPTIONS.get((ctx.info_name, getattr(error, "option_name", "")))
+                    if way:
+                        raise typer.BadParameter(f"{error}; {way}", ctx) from None
+                    raise
         except typer.BadParameter as error:
             if faults := getattr(error.__cause__, "errors", None):
                 from dlctl.manifest.errors import shown
@@ -197,6 +203,15 @@ app = typer.Typer(
     epilog="`dlctl COMMAND --help` explains a command; `man dlctl` all, and the exit codes. "
     "dlctl's own options are --debug, --version and --install-completion.",
 )
+
+
+_OTHER_OPTIONS = {
+    ("resume", "--set"): "it goes on with the manifest as it was; `dlctl submit --from ID --set` "
+    "trains anew, `dlctl tune` changes the learning rate",
+    **dict.fromkeys([("show", "--tag"), ("show", "--name"), ("show", "--state")],
+                    "it shows one training, `dlctl status` takes several"),
+}  # fmt: skip
+"""Options of a command that others have, each with its way."""
 
 
 def _print_version(wanted: bool) -> None:

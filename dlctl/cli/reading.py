@@ -99,6 +99,7 @@ def list_(
         known = {each.training_id: each for each in renewed}
         records = [known.get(r.training_id, r) for r in records]
     records = [r for r in records if wanted.fits(r)]
+    shape = shape.shortened(records)
     if metrics := shape.metrics(records):
         shape = replace(shape, runs=runs_of(mine, records))
     records = shape.ordered(records, time.time())

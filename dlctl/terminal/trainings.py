@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
@@ -52,6 +52,14 @@ class Columns:
     by: str = ""
     runs: Mapping[str, Run] = field(default_factory=dict)
     """What was measured, by training id, once it is read."""
+
+    def shortened(self, records: Sequence[Record]) -> Columns:
+        """Return the columns with the short names of a sweep's keys: `LR` for `env.LR`."""
+        keys = {key for record in records for key in record.varied_values}
+        short = {name: name.rpartition(".")[2] for name in (*self.wanted, self.by)
+                 if name not in keys and name.rpartition(".")[2] in keys}  # fmt: skip
+        wanted = [short.get(name, name) for name in self.wanted]
+        return replace(self, wanted=wanted, by=short.get(self.by, self.by))
 
     def metrics(self, records: Sequence[Record]) -> list[str]:
         """Return the columns that hold a metric."""

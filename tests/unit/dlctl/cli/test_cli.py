@@ -86,6 +86,7 @@ def test_an_old_spelling_is_answered_with_the_new_one(dlctl, old, new):
         ("kill", {"halt", "cancel"}),
         ("rm", {"delete"}),
         ("ps", {"list"}),
+        ("history", {"list"}),
         ("tail", {"logs"}),
         ("login", {"sites", "doctor"}),
     ],
@@ -96,6 +97,11 @@ def test_a_word_of_another_tool_is_answered_with_ours(dlctl, word, verbs):
     assert set(re.findall(r"`dlctl (\w+)", done.stderr)) == {word} | verbs
     for verb in verbs:
         assert dlctl(verb, "--help").exit_code == 0
+
+
+def test_help_is_a_word_too(dlctl):
+    for words in (["help"], ["help", "models", "list"]):
+        assert dlctl(*words, ok=True).stdout == dlctl(*words[1:], "--help", ok=True).stdout
 
 
 def test_of_very_many_problems_the_first_ones_are_shown_and_the_others_counted(dlctl):
@@ -117,6 +123,8 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
     bad.write_text("name: t\nlerners: 2\n")
     for code, arguments, said in [
         (2, ["submit", "--no-such-option"], "No such option"),
+        (2, ["show", "--tag", "x"], "`dlctl status` takes several"),
+        (2, ["resume", "--set", "a=b"], "`dlctl submit --from ID --set` trains anew"),
         (3, ["submit", bad], "lerners"),
         (3, ["validate", "absent.yml"], "absent.yml"),
         (3, ["submit", "absent.yml"], "dlctl init my-training"),

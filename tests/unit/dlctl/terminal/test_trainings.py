@@ -119,6 +119,8 @@ def test_a_sweep_shows_what_varied_and_which_was_best():
     lines = [line.render(False).split() for line in table(records, 80, NOW, shape=shape)]
     assert lines == [["training", "best:val_accuracy", "val_accuracy"], ["t-0", "0.5", "0.25"],
                      ["t-1", "0.9", "0.45"], ["t-2", "-", "-"]]  # fmt: skip
+    named = Columns(["training", "env.lr"], "env.lr").shortened(records)
+    assert (named.wanted, named.by) == (["training", "lr"], "lr")
     assert shape.measured(records[0], ["val_accuracy"]) == {"measured": {"val_accuracy": 0.25}}
     assert shape.measured(records[2], ["val_accuracy"]) == {"measured": {"val_accuracy": None}}
     mixed = [*records, make_record(training_id="other", seen_at=NOW)]
