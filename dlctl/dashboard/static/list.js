@@ -87,6 +87,7 @@ export class ListPage {
     const focused = document.activeElement?.dataset?.id;
     const rows = this.rows.filter((row) => fits(rowText(row)));
     this.body.replaceChildren(...rows.slice(0, this.limit).map((row) => this.row(row)));
+    this.body.classList.toggle('no-gpu', rows.every((row) => row.gpu === null));
     this.sparks.hidden = this.rows.length <= SPARKS || Boolean(saved);
     this.more.hidden = rows.length <= this.limit;
     this.more.textContent = `Show ${rows.length - this.limit} older ones`;

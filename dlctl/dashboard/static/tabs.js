@@ -152,7 +152,7 @@ function attemptTable(details, spans) {
   const numbers = [...new Set([...spans.map((s) => s.attempt), ...Object.keys(verdicts).map(Number), ...(details.attempts || []).map((a) => a.attempt)])].sort((a, b) => a - b);
   const rows = numbers.map((n) => {
     const [verdict, span] = [verdicts[n] || {}, known[n] || {}];
-    return [String(n), span.first_step === undefined ? '–' : String(span.first_step), clock(span.began_at), verdict.state || span.state || '–', String(verdict.kind || '').replaceAll('_', ' '), verdict.reason || '', verdict.hint || ''];
+    return [String(n), span.first_step === undefined ? '–' : String(span.first_step), clock(span.began_at || (n === details.attempt && details.started_at)), verdict.state || span.state || '–', String(verdict.kind || '').replaceAll('_', ' '), verdict.reason || '', n === numbers.at(-1) ? verdict.hint || '' : ''];
   });
   return rows.length ? table('Attempts', ['attempt', 'from step', 'began', 'verdict', 'kind', 'reason', 'next'], rows) : null;
 }

@@ -4,7 +4,7 @@ import { getCurves, getDetails, saved } from './api.js';
 import { actionButtons } from './actions.js';
 import { Charts } from './charts.js';
 import { button, el } from './dom.js';
-import { ago, clock, leftWords, metricValue, shortNumber, title } from './format.js';
+import { ago, clock, duration, leftWords, metricValue, shortNumber, title } from './format.js';
 import { progressBar, stateChip } from './list.js';
 import { csvText, download } from './save.js';
 import { Tabs } from './tabs.js';
@@ -132,7 +132,7 @@ export class TrainingPage {
         fact('Loss', details.loss !== null && shortNumber(details.loss)),
         fact('GPU use', details.gpu !== null && `${Math.round(details.gpu)} %`),
         fact('Site', details.site), fact('Attempt', String(details.attempt)), fact('Job', details.job_id),
-        fact('Submitted', ago(details.created_at)),
+        fact('Submitted', ago(details.created_at)), fact('Ran', details.elapsed_s && duration(details.elapsed_s)),
       ].filter(Boolean)));
   }
 
