@@ -361,10 +361,7 @@ def test_neighbouring_blocks_with_equal_push_counts_share_a_frame(wide: Path) ->
     assert forwarder.ready() == [0, 1]
     assert sent(forwarder, map(forwarder.take, [0, 1])) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
     assert forwarder.ready() == [] and forwarder.take(0) is None
-    assert sent(forwarder, forwarder.unanswered()) == [
-        (0, 131_072, {1, 2}),
-        (2, 18_928, {3}),
-    ]
+    assert sent(forwarder, forwarder.unanswered()) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
     for block, count in ((0, 131_072), (2, 18_928)):
         forwarder.give(Frame(Kind.WEIGHTS, 0, block, 7), torch.full((count,), 9.0))
     assert shard.rows[0].eq(9).all() and forwarder.exchanges() == set()

@@ -24,12 +24,7 @@ from psrv.push.snapshots import request_answered, write_snapshot
 from psrv.server.server import NodeServer, Settings, digest
 from psrv.shard.private_folder import was_removed
 from psrv.solvers.solver import Downpour
-from psrv.transport.base import (
-    DisconnectedError,
-    Purpose,
-    UnknownPlaceError,
-    UnreachableError,
-)
+from psrv.transport.base import DisconnectedError, Purpose, UnknownPlaceError, UnreachableError
 from psrv.transport.reachability import Reachability
 
 PROGRAM = SUPPORT / "node_server_program.py"

@@ -40,10 +40,7 @@ def test_what_was_written_whole_is_read_and_a_torn_tail_is_cut(
 
 @given(records=RECORDS.filter(bool), at=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_never_read_as_a_record(
-    tmp_path_factory: pytest.TempPathFactory,
-    records: list[tuple[int, bytes]],
-    at: int,
-    bit: int,
+    tmp_path_factory: pytest.TempPathFactory, records: list[tuple[int, bytes]], at: int, bit: int
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "1.log"
     data = bytearray(b"".join(encode(*each) for each in records))
