@@ -450,10 +450,7 @@ def _command_server() -> Iterator[CommandServer]:
 
 @pytest.fixture
 def dlctl(
-    request: pytest.FixtureRequest,
-    xdg: UserFolders,
-    tmp_path: Path,
-    _command_server: CommandServer,
+    request: pytest.FixtureRequest, xdg: UserFolders, tmp_path: Path, _command_server: CommandServer
 ) -> Dlctl:
     """`dlctl("submit", "manifest.yml")` → exit code, stdout, stderr; knows the test's site."""
     env = dict(xdg.env)

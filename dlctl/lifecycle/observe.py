@@ -56,10 +56,9 @@ class Observation:
     halt_asked: bool = False
     next_begun: bool = False
     """The next attempt has begun: this one counts no more."""
-    continues: bool = False
-    """The plan says that the site's jobs, or dlctl, go on by themselves after a fault."""
     goes_on: bool | None = None
-    """The same, or None as long as nobody has read a plan."""
+    """The plan says that the site's jobs, or dlctl, go on by themselves after a fault; None as long
+    as nobody has read a plan."""
     exists: bool = True
     """The job directory holds any of the files that are read: a purge may leave some."""
     job: Job | None = None
@@ -97,14 +96,14 @@ def is_due(record: Record, observation: Observation) -> bool:
         return False
     verdict = observation.verdict
     if verdict and verdict.action is None:  # of a node that outlived the supervisor's
-        return observation.continues and verdict.state in (State.FAILED, State.HALTED)
+        return bool(observation.goes_on) and verdict.state in (State.FAILED, State.HALTED)
     if verdict and (action := verdict.action):
         patience_s = 0.0 if action.starter == contract.StarterKind.CLIENT else PATIENCE_S
         return action.goes_on and observation.now >= action.not_before + patience_s
     # A job that ended without a word: its supervisor was killed, or its first node was lost.
     return (
         verdict is None and record.state in (State.FAILED, State.HALTED)
-        and bool(observation.claim) and observation.continues
+        and bool(observation.claim) and bool(observation.goes_on)
     )  # fmt: skip
 
 
@@ -218,7 +217,6 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
         learner=contract.understood(Status, learner),
         epochs=record.epochs or _epochs(plan),
         next_begun=following is not None,
-        continues=_continues(plan) if record.goes_on is None else record.goes_on,
         goes_on=record.goes_on if plan is None else _continues(plan),
         verdict=contract.understood(Verdict, verdict),
         cancel_asked=cancel is not None,

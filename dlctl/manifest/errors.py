@@ -43,10 +43,7 @@ def dotted(trail: Trail) -> str:
 
 
 def sentences(
-    error: ValidationError,
-    model: type[BaseModel],
-    document: Document,
-    options: Mapping[Trail, str],
+    error: ValidationError, model: type[BaseModel], document: Document, options: Mapping[Trail, str]
 ) -> list[str]:
     """Return one line for each error, in the order of the file."""
     lines = []

@@ -65,9 +65,7 @@ class ValueSection(Section, title="ExtractedValue"):
     """One value of a record."""
 
     type: Annotated[
-        str,
-        BeforeValidator(_value_type),
-        WithJsonSchema({"enum": [*VALUE_TYPES, 0, 1, 2, 3]}),
+        str, BeforeValidator(_value_type), WithJsonSchema({"enum": [*VALUE_TYPES, 0, 1, 2, 3]})
     ] = Field("STRING", description="STRING, JSONSTRING, INT or FLOAT.")
     value: Text = Field(description="`$name` for a named group of the regex, or the value itself.")
 

@@ -79,8 +79,7 @@ class RetrySection(Section, title="RetrySettings"):
         None, description="Once, if the host's memory ran out: how much more, as in 1.5x."
     )
     backoff: Duration | None = Field(
-        None,
-        description="The first delay; it grows fourfold with each retry in vain.",
+        None, description="The first delay; it grows fourfold with each retry in vain."
     )
     min_learners: Count | None = Field(
         None, ge=1, description="With how few learners to go on if nodes are lost."
@@ -100,9 +99,7 @@ class PlateauSection(Section, title="Plateau"):
         " with `patience` validation_loss.",
     )
     patience: Count | None = Field(
-        None,
-        ge=1,
-        description="Epochs (or reports) without improvement; default: a test decides.",
+        None, ge=1, description="Epochs (or reports) without improvement; default: a test decides."
     )
     better: Literal["lower", "higher"] | None = Field(
         None, description="Which values are better; default: lower, without `patience` by the name."

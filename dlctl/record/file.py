@@ -126,8 +126,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError) as error:
         raise NotWritten(
-            f"the local record {path} can't be used: {error}",
-            hint=_hint(path, str(error)),
+            f"the local record {path} can't be used: {error}", hint=_hint(path, str(error))
         ) from error
 
 

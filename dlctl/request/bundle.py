@@ -244,8 +244,7 @@ def _refuse(problems: Sequence[str]) -> None:
     shown = list(problems[:_SHOWN])
     more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
     raise BundleError(
-        "the folder can't be sent:\n  " + "\n  ".join(shown) + more,
-        problems=list(problems),
+        "the folder can't be sent:\n  " + "\n  ".join(shown) + more, problems=list(problems)
     )
 
 

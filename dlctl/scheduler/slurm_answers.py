@@ -9,14 +9,7 @@ from datetime import datetime
 
 from dlctl.contract.ground.safe_text import lines_of
 from dlctl.scheduler.base import Usage
-from dlctl.scheduler.offer import (
-    Answer,
-    Answers,
-    FoundPartition,
-    NodeGroup,
-    Offer,
-    leading_number,
-)
+from dlctl.scheduler.offer import Answer, Answers, FoundPartition, NodeGroup, Offer, leading_number
 from dlctl.scheduler.rows import plain
 
 USAGE_FIELDS = "JobID,Submit,Start,End,TotalCPU,MaxRSS"

@@ -219,11 +219,7 @@ class _Job:
 
 
 def _block_jobs(
-    descriptor: int,
-    place: _Place,
-    start: int,
-    target: memoryview,
-    name: str,
+    descriptor: int, place: _Place, start: int, target: memoryview, name: str
 ) -> Iterator[_Job]:
     size_bytes = place.end - place.start
     end = start + len(target)

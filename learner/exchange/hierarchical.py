@@ -16,8 +16,8 @@ from mpi4py import MPI
 from learner.exchange.arithmetic import blocks, divide, part_of, wide_dtype
 from learner.exchange.base import Buffer, GroupedExchange
 from learner.exchange.memory import NodeMemory
-from learner.exchange.mpi import MpiGroup, as_bytes
-from learner.exchange.pipeline import Pipeline, Protocol, wait_until
+from learner.exchange.mpi import MpiBuffer, MpiGroup, as_bytes
+from learner.exchange.pipeline import Protocol, wait_until
 from learner.exchange.shm import DONE, READY, Counters, shared_zeros
 from learner.exchange.topology import Topology
 
@@ -32,20 +32,18 @@ def runs_of_ranks(topology: Topology) -> list[tuple[int, list[int]]]:
     return [(node, [rank for rank, _ in items]) for node, items in grouped]
 
 
-class HierarchicalBuffer:
+class HierarchicalBuffer(MpiBuffer):
     """A Buffer in the node's shared memory, summed over the nodes by messages."""
 
     def __init__(self, group: MpiGroup, count: int, dtype: torch.dtype) -> None:
         topology = self._topology = group.topology
         self._rank_rows = _rows(group, count, dtype)
-        self.values = self._rank_rows[group.rank]
+        super().__init__(group.comm, self._rank_rows[group.rank])
         self._counters = Counters(group)
-        self._comm = group.comm.Dup()
         self._leaders = min(len(topology.ranks_on(node)) for node in range(topology.nodes))
         self._runs = runs_of_ranks(topology)
         # the way back: from the last run's node over the others, each once
         self._back = list(dict.fromkeys(node for node, _ in reversed(self._runs)))
-        self._pipeline = Pipeline()
         self._begun = self._blocks = 0
 
     def begin(self, start: int, stop: int, divisor: int = 1) -> None:
@@ -60,10 +58,6 @@ class HierarchicalBuffer:
                 self._blocks += 1
         self._pipeline.progress()
 
-    def progress(self) -> None:
-        """Make progress with what is under way."""
-        self._pipeline.progress()
-
     def wait(self) -> None:
         """Finish this learner's blocks, and wait for the node's other leaders."""
         self._pipeline.wait()
@@ -72,9 +66,8 @@ class HierarchicalBuffer:
 
     def free(self) -> None:
         """Drop the memory and the communicator."""
-        self._rank_rows, self.values = {}, self.values[:0].clone()
-        if not MPI.Is_finalized():
-            self._comm.Free()
+        self._rank_rows = {}
+        super().free()
 
     def _sum_block(self, start: int, stop: int, divisor: int, tag: int, number: int) -> Protocol:
         topology = self._topology

@@ -157,7 +157,7 @@ class MpiBuffer:
 
     def free(self) -> None:
         """Drop the memory and the communicator."""
-        self.values = self.values[:0]
+        self.values = self.values[:0].clone()
         if not MPI.Is_finalized():
             self._comm.Free()
 

@@ -9,12 +9,7 @@ from typing import Any
 
 import torch
 
-TOLERANCES = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 5e-2,
-}
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """The largest difference allowed, relative to the largest output. Integers must be equal."""
 
 

@@ -24,13 +24,7 @@ from learner.lifecycle.next_attempt import (
     on_what_is_left,
     withdraw,
 )
-from learner.lifecycle.starters import (
-    MAY_LACK_NODES,
-    CanNotStart,
-    Following,
-    candidates,
-    submit,
-)
+from learner.lifecycle.starters import MAY_LACK_NODES, CanNotStart, Following, candidates, submit
 from learner.rehearsal.stages import conclude as conclude_rehearsal
 
 _SILENCE_S = 600.0

@@ -21,14 +21,7 @@ from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, MOUNTED_STORE
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache
 from learner.storage.listing import known_listing, list_container, listed
-from learner.storage.objects import (
-    Patient,
-    Place,
-    Refused,
-    Unavailable,
-    explained,
-    open_store,
-)
+from learner.storage.objects import Patient, Place, Refused, Unavailable, explained, open_store
 from learner.storage.progress import Progress
 from learner.storage.upload import Superseded, Upload, save
 

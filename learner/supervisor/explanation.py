@@ -35,13 +35,7 @@ from dlctl.contract.programs.verdict_rules import (
     signal_in,
 )
 from dlctl.contract.search import EXIT_WRONG
-from learner.job.outcome import (
-    Outcome,
-    failed,
-    is_hub,
-    last_words,
-    says_full,
-)
+from learner.job.outcome import Outcome, failed, is_hub, last_words, says_full
 from learner.job.status import STUCK, UNFINISHED, UNSAVED
 
 

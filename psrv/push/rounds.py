@@ -149,11 +149,7 @@ class Turn:
     """
 
     def __init__(
-        self,
-        shards: Sequence[Shard],
-        rank: int,
-        learners: int,
-        wait_policy: WaitPolicy,
+        self, shards: Sequence[Shard], rank: int, learners: int, wait_policy: WaitPolicy
     ) -> None:
         if max(learners, rank + 1) > RANKS:
             raise ServerError(

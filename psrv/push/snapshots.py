@@ -15,12 +15,7 @@ from pathlib import Path
 
 import torch
 
-from dlctl.contract import (
-    snapshot_file,
-    snapshot_request_file,
-    whole_file,
-    write_whole,
-)
+from dlctl.contract import snapshot_file, snapshot_request_file, whole_file, write_whole
 from psrv.errors import ServerError
 from psrv.push.waiting import Late, WaitPolicy, how_long, never, wait_until
 

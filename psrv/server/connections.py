@@ -20,14 +20,7 @@ import torch
 from psrv.push.waiting import SHORT_NAPS_S, naps
 from psrv.server.primary import Primary, add_sum, copy_weights, has_ended, skip_rounds
 from psrv.shard.shard import GROUP
-from psrv.transport.base import (
-    DisconnectedError,
-    Frame,
-    Greeting,
-    Kind,
-    Purpose,
-    RefusedError,
-)
+from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
 from psrv.transport.tcp import Connection
 
 ABSENT_S = 20.0

@@ -342,12 +342,7 @@ class Link:
     """
 
     def __init__(
-        self,
-        peer: Peer,
-        forwarders: Sequence[Forwarder],
-        *,
-        ahead: int,
-        frequent_clocks: bool,
+        self, peer: Peer, forwarders: Sequence[Forwarder], *, ahead: int, frequent_clocks: bool
     ) -> None:
         self._peer = peer
         self._forwarders = list(forwarders)

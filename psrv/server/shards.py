@@ -142,10 +142,7 @@ class NodeShards:
             forwarder.distrust_replica()
         entries = GROUP * _OUTBOX_ENTRIES // len(self._targets())
         peer = Peer(
-            f"primary on node {primary}",
-            partial(self._dial, primary),
-            self._log,
-            self._fail,
+            f"primary on node {primary}", partial(self._dial, primary), self._log, self._fail
         )
         return Link(
             peer,

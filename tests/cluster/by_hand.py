@@ -167,11 +167,7 @@ def stop(traces: Traces) -> None:
 def _cluster(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run `cluster.sh`; no test session may take this cluster for its own."""
     env = {name: text for name, text in os.environ.items() if name != SESSION_VARIABLE}
-    env |= {
-        "CLUSTER": str(folder),
-        "CLUSTER_VENV": sys.prefix,
-        "CLUSTER_HIDE": str(REPOSITORY),
-    }
+    env |= {"CLUSTER": str(folder), "CLUSTER_VENV": sys.prefix, "CLUSTER_HIDE": str(REPOSITORY)}
     return subprocess.run(
         [str(PROGRAM), *argv], env=env, text=True, capture_output=True, stdin=subprocess.DEVNULL
     )

@@ -65,11 +65,7 @@ def build(arguments, build=build):
 def write_slow(folder: Path, **keys: Any) -> Path:
     """Write a manifest of learners on a parameter server that are slow until they hurry."""
     asked = {
-        "training": {
-            "epochs": SLOW_EPOCHS,
-            "batch_size": 16,
-            "validate_every_epochs": SLOW_EPOCHS,
-        },
+        "training": {"epochs": SLOW_EPOCHS, "batch_size": 16, "validate_every_epochs": SLOW_EPOCHS},
         "checkpoint": {"every": "1 epoch", "keep": 2},
         "parameter_server": {"solver": "downpour_sgd", "min_learners": 1},
         "memory": "900MiB",

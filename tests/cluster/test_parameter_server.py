@@ -31,14 +31,7 @@ from served import (
     wait_for_learners,
     write_slow,
 )
-from trainings import (
-    REPOSITORY,
-    begin,
-    change_site,
-    command_lines,
-    halt,
-    wait_for_state,
-)
+from trainings import REPOSITORY, begin, change_site, command_lines, halt, wait_for_state
 from waiting import wait_until
 
 from dlctl import contract

@@ -74,10 +74,7 @@ ON_THE_CLUSTER = pytest.mark.parametrize(
 
 
 def write_training(
-    folder: Path,
-    framework: Mapping[str, Any],
-    files: Mapping[str, str] | None = None,
-    **keys: Any,
+    folder: Path, framework: Mapping[str, Any], files: Mapping[str, str] | None = None, **keys: Any
 ) -> Path:
     """Write a manifest (JSON is YAML: any character has a form there) and its files."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -211,10 +208,7 @@ def files_tell(job_dir: Path, attempt: int, state: str) -> bool:
 
 
 def wait_for_state(
-    dlctl: Any,
-    training_id: str,
-    *states: str,
-    timeout_s: float = 90,
+    dlctl: Any, training_id: str, *states: str, timeout_s: float = 90
 ) -> dict[str, Any]:
     """Return the record once the training is in one of these states; another end fails the test.
 

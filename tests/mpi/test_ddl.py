@@ -126,9 +126,7 @@ def endless(tmp_path, zygote):
 
 
 @pytest.mark.first
-def test_a_kill_in_the_backward_pass_ends_the_others(
-    endless,
-):
+def test_a_kill_in_the_backward_pass_ends_the_others(endless):
     with endless("kill") as job:
         assert job.stdout is not None
         lines = [job.stdout.readline().split() for _ in range(2)]

@@ -170,9 +170,7 @@ async def test_a_broker_that_was_stopped_acknowledges_nothing_after_its_successo
     assert (await search.model().status()).owned == 0
 
 
-def test_the_nameserver_is_killed_under_load_and_is_whole_after_a_heartbeat(
-    search: Search,
-) -> None:
+def test_the_nameserver_is_killed_under_load_and_is_whole_after_a_heartbeat(search: Search) -> None:
     search.nameserver()
     search.broker()
     search.start("worker", "w1", "--slots", "2")

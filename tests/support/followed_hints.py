@@ -57,13 +57,9 @@ SITES = [
     Hinted("sites show nowhere", ["sites add nowhere user@host"], is_over=True),
 ]
 ENDED = [Hinted("prune local --older-than 1s", ["prune"])]
-LOST = [
-    Hinted("resume {failed}", ["fetch results {failed}", "resume --code {failed}"]),
-]
+LOST = [Hinted("resume {failed}", ["fetch results {failed}", "resume --code {failed}"])]
 """Once the files of its attempts are gone."""
-GONE = [
-    Hinted("fetch results {failed}", ["delete {failed}"]),
-]
+GONE = [Hinted("fetch results {failed}", ["delete {failed}"])]
 """Once its job directory is gone."""
 RUNNING = [
     Hinted("stores save {running}", ["show {running}"]),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from dlctl.contract.ground.hinted import HintedError
+
 if TYPE_CHECKING:
     from dlctl.contract.plan import Resources
 
@@ -48,13 +50,8 @@ class Lack:
     """False if a training with one learner runs all the same."""
 
 
-class LaunchError(Exception):
+class LaunchError(HintedError):
     """A process can't tell its rank."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
 
 
 class Launcher:

@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from dlctl.contract.ground.safe_text import without_prefix
-from dlctl.contract.notices.notice import (
-    NOTICE_TIMEOUT_S,
-    Notice,
-    Notify,
-    NotSent,
-    send_mail,
-)
+from dlctl.contract.notices.notice import NOTICE_TIMEOUT_S, Notice, Notify, NotSent, send_mail
 
 if TYPE_CHECKING:
     import socket

@@ -35,11 +35,7 @@ class UserParser(LineParser):
     """
 
     def __init__(
-        self,
-        file: Path,
-        complain: Callable[[str], None],
-        subid: str = "",
-        limit_s: float = LIMIT_S,
+        self, file: Path, complain: Callable[[str], None], subid: str = "", limit_s: float = LIMIT_S
     ) -> None:
         self._file, self._complain, self._subid, self._limit_s = file, complain, subid, limit_s
         self._process: subprocess.Popen[bytes] | None = None

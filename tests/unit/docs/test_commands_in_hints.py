@@ -12,15 +12,7 @@ from typing import NamedTuple
 
 import pytest
 import typer
-from followed_hints import (
-    ALL,
-    LOOKS,
-    NOT_RUN,
-    PROGRAMS,
-    PROGRAMS_NOT_RUN,
-    PROVED_BY,
-    TOPICS,
-)
+from followed_hints import ALL, LOOKS, NOT_RUN, PROGRAMS, PROGRAMS_NOT_RUN, PROVED_BY, TOPICS
 from hints import commands_in, programs_in
 from repository import REPOSITORY
 

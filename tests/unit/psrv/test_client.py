@@ -60,7 +60,7 @@ def client(shm_folder: Path) -> Iterator[Client]:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 500))
-def test_shards_are_even_and_make_the_whole(count: int, shards: int, step: int) -> None:
+def test_shards_are_even_and_make_the_whole(count, shards, step):
     ranges = split_evenly(count, shards, step)
     assert len(ranges) == shards and ranges[0][0] == 0 and ranges[-1][1] == count
     assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:], strict=False))
@@ -68,7 +68,7 @@ def test_shards_are_even_and_make_the_whole(count: int, shards: int, step: int) 
     assert max(blocks) - min(blocks) <= 1
 
 
-def test_push_and_pull(client: Client) -> None:
+def test_push_and_pull(client):
     gradient, weights = torch.arange(170_000.0), torch.empty(170_000, dtype=torch.float64)
     client.push(gradient, 1.0)
     client.push_pull(gradient, weights, 1.0)
@@ -87,7 +87,7 @@ def test_push_and_pull(client: Client) -> None:
     ],
     ids=["short", "two dimensions", "another device"],
 )
-def test_a_tensor_that_does_not_fit_changes_nothing(client: Client, wrong: torch.Tensor) -> None:
+def test_a_tensor_that_does_not_fit_changes_nothing(client, wrong):
     fits = torch.zeros(PARAMETERS.count)
     client.push(torch.ones(PARAMETERS.count), 0.1)
     begin = [
@@ -104,9 +104,7 @@ def test_a_tensor_that_does_not_fit_changes_nothing(client: Client, wrong: torch
 
 
 @pytest.mark.parametrize("solver", [Downpour(), ParallelSGD()], ids=["at once", "in rounds"])
-def test_a_leaving_learner_warns_of_pushes_that_reached_no_primary(
-    shm_folder: Path, solver: Solver | RoundSolver
-) -> None:
+def test_a_leaving_learner_warns_of_pushes_that_reached_no_primary(shm_folder, solver):
     said: list[str] = []
     shards = make(shm_folder, REPLICA, solver=solver)
     client = join(shards, solver, WaitPolicy(0.05, warn=said.append))
@@ -115,7 +113,7 @@ def test_a_leaving_learner_warns_of_pushes_that_reached_no_primary(
     assert len(said) == 1 and "the last pushes have not come" in said[0]
 
 
-def test_a_learner_that_leaves_a_round_waits_for_its_end_on_the_primary(shm_folder: Path) -> None:
+def test_a_learner_that_leaves_a_round_waits_for_its_end_on_the_primary(shm_folder):
     """Learner 0 takes the weights once all others have left; they must include that round."""
     shards = make(shm_folder, REPLICA, solver=ParallelSGD())
     client = join(shards, ParallelSGD(), WaitPolicy(30))
@@ -134,7 +132,7 @@ def test_a_learner_that_leaves_a_round_waits_for_its_end_on_the_primary(shm_fold
     timer.join()
 
 
-def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:
+def test_shards_that_are_being_made_are_waited_for(shm_folder):
     """Making those of a large model takes longer than the wait for a silent server."""
     (unfinished := shm_folder / ".shard-0.77").touch()
     said: list[str] = []
@@ -149,9 +147,7 @@ def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:
     assert said == [f"the parameter server has been making {path} for 0.05 s: waiting"]
 
 
-def test_a_shard_finished_during_the_search_is_found(
-    shm_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_finished_during_the_search_is_found(shm_folder, monkeypatch):
     def glob(*_: object) -> list[Path]:
         make(shm_folder, PRIMARY, PRIMARY)
         return []
@@ -160,7 +156,7 @@ def test_a_shard_finished_during_the_search_is_found(
     join(two(shm_folder), Downpour(), WaitPolicy(0.0)).leave()
 
 
-def test_shards_that_are_missing_removed_or_not_private_are_refused(shm_folder: Path) -> None:
+def test_shards_that_are_missing_removed_or_not_private_are_refused(shm_folder):
     with pytest.raises(ServerError, match=r"no parameter server has made .*/shard-0 for 0\.1 s"):
         join(two(shm_folder), Downpour(), WaitPolicy(0.1))
     mark_removed(shm_folder)
@@ -175,7 +171,7 @@ def test_shards_that_are_missing_removed_or_not_private_are_refused(shm_folder: 
 
 
 @pytest.mark.parametrize("how", ["back", "halt"])
-def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: str) -> None:
+def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder, how):
     """They would arrive as one step, computed from weights that have not changed."""
     late = how == "halt"
 
@@ -198,7 +194,7 @@ def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: st
     client.leave()
 
 
-def test_pushes_that_move_a_replica_are_bounded_by_their_counter(shm_folder: Path) -> None:
+def test_pushes_that_move_a_replica_are_bounded_by_their_counter(shm_folder):
     """One more would overflow into an exchange that was never begun, and sending would stop."""
     solver = ElasticAveraging(0.1)
     shards = make(shm_folder, REPLICA, solver=solver)
@@ -215,7 +211,7 @@ def test_pushes_that_move_a_replica_are_bounded_by_their_counter(shm_folder: Pat
     client.leave()
 
 
-def test_the_solver_s_rows_are_read_for_a_checkpoint(shm_folder: Path) -> None:
+def test_the_solver_s_rows_are_read_for_a_checkpoint(shm_folder):
     solver = Downpour(momentum=0.5)
     shards = replace(make(shm_folder, PRIMARY, REPLICA, solver=solver), job_dir=shm_folder)
     count = shards.layout(0, solver, PRIMARY).count
@@ -229,7 +225,7 @@ def test_the_solver_s_rows_are_read_for_a_checkpoint(shm_folder: Path) -> None:
     client.leave()  # no server sends its pushes to the primary: it waits only 0.1 s
 
 
-def test_a_checkpoint_waits_for_snapshots_that_answer_its_own_request(tmp_path: Path) -> None:
+def test_a_checkpoint_waits_for_snapshots_that_answer_its_own_request(tmp_path):
     (tmp_path / contract.server_dir(1)).mkdir(parents=True)
     paths = [tmp_path / contract.snapshot_file(1, shard) for shard in (0, 1)]
     for path in paths:
@@ -250,7 +246,7 @@ def test_a_checkpoint_waits_for_snapshots_that_answer_its_own_request(tmp_path: 
     primary.join()
 
 
-def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
+def test_replicas_are_refreshed_when_asked_for(shm_folder):
     client = join(make(shm_folder, PRIMARY, REPLICA), Downpour(), WaitPolicy(1))
     with pytest.raises(ServerError, match="another node's parameter server has not answered"):
         client.refresh(0.01)
@@ -261,9 +257,7 @@ def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
     client.leave()
 
 
-def test_a_halt_ends_waits_for_other_nodes(
-    shm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_halt_ends_waits_for_other_nodes(shm_folder, tmp_path, monkeypatch):
     looks = itertools.count()  # each look at the clock takes a second
     monkeypatch.setattr(
         waiting, "time", SimpleNamespace(monotonic=looks.__next__, sleep=lambda _: None)
@@ -282,7 +276,7 @@ def test_a_halt_ends_waits_for_other_nodes(
     assert next(looks) < 30
 
 
-def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folder: Path) -> None:
+def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folder):
     """A small model in many shards: the first has no block, and so no count."""
     shards = make(shm_folder, *5 * [PRIMARY], learners=2)
     here, other = (
@@ -319,7 +313,7 @@ def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[
 
 
 @pytest.mark.slow
-def test_staleness_is_bounded_and_the_dead_are_not_waited_for(shm_folder: Path) -> None:
+def test_staleness_is_bounded_and_the_dead_are_not_waited_for(shm_folder):
     shards = make(shm_folder, PRIMARY, PRIMARY)
     client = join(shards, Downpour(), WaitPolicy(10), learners=2, staleness=2)
     members, gradient = client._shards[0].members, torch.ones(170_000)

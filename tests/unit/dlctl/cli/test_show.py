@@ -11,12 +11,7 @@ from scheduler_plan import make_plan
 
 from dlctl.cli.output import Shown
 from dlctl.cli.views.learners import rates, server_line, speed_line
-from dlctl.cli.views.training import (
-    _per_attempt,
-    print_details,
-    print_story,
-    verdict_fields,
-)
+from dlctl.cli.views.training import _per_attempt, print_details, print_story, verdict_fields
 from dlctl.contract import (
     STOPPING,
     Action,

@@ -13,14 +13,7 @@ from unprivileged import unprivileged
 from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, HasEnded, RecordError
-from dlctl.lifecycle import (
-    cancel_all,
-    delete,
-    delete_all,
-    halt_all,
-    refresh,
-    resume,
-)
+from dlctl.lifecycle import cancel_all, delete, delete_all, halt_all, refresh, resume
 from dlctl.lifecycle.orders import give_order, parse_settings
 from dlctl.lifecycle.watch import closed_statuses, learner_statuses, read_plan
 from dlctl.outputs.insight import read_training_files

@@ -108,19 +108,6 @@ def test_a_submission_without_a_session_was_not_heard(scene, monkeypatch):
     assert_completed(scene)
 
 
-def test_a_refusal_is_failed_and_can_be_sent_again(scene):
-    scene.scheduler.mode("reject")
-    with pytest.raises(SubmitRejected):
-        send(scene)
-    known = look(scene)
-    assert (known.state, known.hint) == (State.FAILED, "ask for another")
-    assert "no such partition" in known.reason
-    scene.scheduler.mode("")
-    assert go_on(scene).attempt == 2
-    run_everything(scene)
-    assert look(scene).state is State.COMPLETED
-
-
 @pytest.mark.parametrize(("verb", "state"), [(halt, State.HALTED), (cancel, State.CANCELLED)])
 @pytest.mark.parametrize(("call", "when"), [(2, "before"), (2, "after"), (3, "before")])
 def test_an_interrupted_submission_is_ended_and_taken_up_again(scene, verb, state, call, when):

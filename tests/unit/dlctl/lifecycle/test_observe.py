@@ -165,7 +165,7 @@ PUT_BACK = Verdict(1, "7", State.HALTED, "It was requeued.", action=BY_SLURM)
     ({}, State.QUEUED, "attempt 2 starts", True),
 ])  # fmt: skip
 def test_a_job_that_slurm_has_put_back_is_waited_for_unless_it_is_gone(look, state, reason, due):
-    observation = seen(verdict=PUT_BACK, claim="7", continues=True, **look)
+    observation = seen(verdict=PUT_BACK, claim="7", goes_on=True, **look)
     known = derive(make_record(job_id="7"), observation, NOW)
     assert (known.state, is_due(known, observation)) == (state, due)
     assert reason in known.reason

@@ -7,16 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from login_side import (
-    MANIFEST,
-    Scene,
-    fail_newest,
-    go_on,
-    look,
-    planned,
-    run_everything,
-    send,
-)
+from login_side import MANIFEST, Scene, fail_newest, go_on, look, planned, run_everything, send
 from odd_names import ODD_NAMES, write_odd_names
 
 from dlctl import contract

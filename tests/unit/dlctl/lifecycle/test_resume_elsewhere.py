@@ -243,10 +243,7 @@ def test_details_have_the_servers_and_where_the_shards_are_now(served):
     homes = contract.Homes(2, [0, 0, 0], [1])
     contract.write_whole(job_dir(served) / contract.homes_file(1), contract.to_json(homes))
     told = read_training_files(served.session, record)
-    assert [(s.host, s.state) for s in told.servers] == [
-        ("n0", "TRAINING"),
-        ("n1", "FAILED"),
-    ]
+    assert [(s.host, s.state) for s in told.servers] == [("n0", "TRAINING"), ("n1", "FAILED")]
     assert told.homes.lost_nodes == [1]
 
 

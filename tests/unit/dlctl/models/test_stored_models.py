@@ -17,13 +17,7 @@ from stored_models import ModelSite, write_folder
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import (
-    DlctlError,
-    RecordError,
-    RemoteCommandError,
-    ResultsError,
-    TransferError,
-)
+from dlctl.errors import DlctlError, RecordError, RemoteCommandError, ResultsError, TransferError
 from dlctl.models import changes
 from dlctl.models.compare import compare
 from dlctl.models.known import (

@@ -7,17 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from node_job import (
-    REPO,
-    SAVER,
-    SLEEPER,
-    TRAINING_ID,
-    Job,
-    alive,
-    kill,
-    printed_pid,
-    wait_until,
-)
+from node_job import REPO, SAVER, SLEEPER, TRAINING_ID, Job, alive, kill, printed_pid, wait_until
 from zygote import light
 
 from dlctl import contract

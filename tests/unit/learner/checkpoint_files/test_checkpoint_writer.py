@@ -270,12 +270,7 @@ class FirstOfTwo:
 
 
 @pytest.mark.parametrize("error", [None, KeyError])
-def test_a_share_that_never_comes_does_not_delay_the_end(
-    tmp_path,
-    monkeypatch,
-    capsys,
-    error,
-):
+def test_a_share_that_never_comes_does_not_delay_the_end(tmp_path, monkeypatch, capsys, error):
     monkeypatch.setattr("learner.checkpoint.engine._ALONE_S", 0.1)
     learners = FirstOfTwo()
 

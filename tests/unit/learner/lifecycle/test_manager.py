@@ -48,15 +48,7 @@ class Job:
         contract.write_whole(folder / contract.status_file(1, "supervisor", 0), to_json(status))
         self.said = []
 
-    def conclude(
-        self,
-        kind,
-        left_s=500.0,
-        *,
-        in_job=True,
-        is_fresh=False,
-        **verdict,
-    ):
+    def conclude(self, kind, left_s=500.0, *, in_job=True, is_fresh=False, **verdict):
         """Judge the first attempt, which has failed unless told otherwise."""
         fields = {"state": State.FAILED, "reason": "why", "finished_at": self.now, **verdict}
         self.verdict, following = conclude(

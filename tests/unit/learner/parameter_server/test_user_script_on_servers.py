@@ -149,9 +149,7 @@ def test_a_pushed_step_is_reported_done_at_once():
     assert places == [0, *sorted(2 * list(range(10, 100, 10))), 100]
 
 
-def test_a_job_of_one_learner_uses_the_manifest_s_settings(
-    in_job,
-):
+def test_a_job_of_one_learner_uses_the_manifest_s_settings(in_job):
     """Otherwise `dlctl resume --learners 1` would change the solver and the learning rate."""
     settings = ParameterServer("elastic_averaging", [0, 0], push_every=2, moving_rate=0.25)
     in_job(alone_on_server=settings)

@@ -14,11 +14,7 @@ import pytest
 from repository import REPOSITORY
 
 OURS = ("dlctl", "learner", "psrv")
-ENTRIES = (
-    "learner.supervisor.__main__",
-    "learner.localqueue",
-    "dlctl.contract.ground.outside",
-)
+ENTRIES = ("learner.supervisor.__main__", "learner.localqueue", "dlctl.contract.ground.outside")
 OPTIONAL = {"torch": "learner.frameworks.pytorch", "watchdog": "learner.supervisor.control"}
 """Imported by functions that the supervisor does not call, or does without."""
 LATER = {"removeprefix", "removesuffix", "is_relative_to", "readlink", "cache", "pairwise", "lcm",

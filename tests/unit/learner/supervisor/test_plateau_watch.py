@@ -111,9 +111,7 @@ def test_the_newest_step_is_that_of_all_sources():
     assert told is not None and told.step == 100
 
 
-def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
-    training,
-):
+def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(training):
     assert training.train(range(1, 60), 1.0)
     training.begin(2, 40)
     flat = [MetricsLine(step, 1, 1.0, {"validation_loss": 1.0}) for step in range(41, 80)]

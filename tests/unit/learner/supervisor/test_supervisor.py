@@ -8,12 +8,7 @@ import pytest
 from node_job import SAVER, SLEEPER, TRAINING_ID, Job, alive, printed_pid
 
 from dlctl import contract
-from dlctl.contract import (
-    DataStore,
-    ResultsIndex,
-    State,
-    VerdictKind,
-)
+from dlctl.contract import DataStore, ResultsIndex, State, VerdictKind
 from learner.supervisor.attempt import Supervisor
 from learner.supervisor.control import Control, EndRequest
 from learner.system.signals import HaltFlag

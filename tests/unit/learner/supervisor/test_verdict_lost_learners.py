@@ -196,11 +196,7 @@ KILLED = (
     [
         (f"RuntimeError: {FULL}", "Free /dev/shm on that node", ""),
         (f"RuntimeError: {KILLED}", "Free /dev/shm on that node", ""),
-        (
-            "OSError: [Errno 28] No space left on device",
-            "Free space",
-            "dlctl resume ID",
-        ),
+        ("OSError: [Errno 28] No space left on device", "Free space", "dlctl resume ID"),
     ],
 )
 def test_full_shared_memory_is_not_a_full_disk(judge, line, begins, holds):

@@ -182,9 +182,7 @@ def test_a_metric_that_stays_as_it_is_ends_the_training_early(tmp_path):
     assert run.stopped[0].reason.startswith("loss has not improved in 2 epochs (best ")
 
 
-def test_a_plateau_that_the_supervisor_has_found_ends_the_training_after_the_epoch(
-    tmp_path,
-):
+def test_a_plateau_that_the_supervisor_has_found_ends_the_training_after_the_epoch(tmp_path):
     found = []
     rules = StopRules(plateau=Plateau())
     run = Run(tmp_path, rules=rules, epochs=40, plateau=lambda: found[0] if found else None)

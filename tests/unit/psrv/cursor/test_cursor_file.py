@@ -78,7 +78,7 @@ def opened(tmp_path: Path, **more: Any) -> FileCursor:
     return FileCursor(tmp_path / "cursor", 100, 2, **{"look_every_s": 0.0, **more})
 
 
-def test_chunks_end_at_the_end_of_a_pass_and_come_once(tmp_path: Path) -> None:
+def test_chunks_end_at_the_end_of_a_pass_and_come_once(tmp_path):
     with opened(tmp_path) as cursor:
         seen = []
         chunk = cursor.take(30)
@@ -97,7 +97,7 @@ def test_chunks_end_at_the_end_of_a_pass_and_come_once(tmp_path: Path) -> None:
         }  # fmt: skip
 
 
-def test_no_chunk_has_a_single_sample(tmp_path: Path, start) -> None:
+def test_no_chunk_has_a_single_sample(tmp_path, start):
     """Batch norm can't be trained on one. A learner that asks for single samples gets them."""
     learner = start()
     assert learner.ask("cursor.take(33)") == Chunk(0, 0, 33)
@@ -110,9 +110,7 @@ def test_no_chunk_has_a_single_sample(tmp_path: Path, start) -> None:
         assert cursor.take(29, Chunk(0, 2, 3)) == Chunk(0, 3, 33)
 
 
-def test_leases_of_the_dead_are_given_out_again_in_the_requested_sizes(
-    tmp_path: Path, start
-) -> None:
+def test_leases_of_the_dead_are_given_out_again_in_the_requested_sizes(tmp_path, start):
     learner = start()
     assert learner.ask("cursor.take(40)") == Chunk(0, 0, 40)
     assert learner.ask("cursor.take(40, done=Chunk(0, 0, 40))") == Chunk(0, 40, 80)
@@ -125,7 +123,7 @@ def test_leases_of_the_dead_are_given_out_again_in_the_requested_sizes(
         assert (dead.reported, dead.leases) == (1, ())
 
 
-def test_a_stopped_learner_is_alive(tmp_path: Path, start) -> None:
+def test_a_stopped_learner_is_alive(tmp_path, start):
     learner = start(passes=2)
     learner.ask("cursor.take(100)")
     with opened(tmp_path) as cursor:
@@ -140,7 +138,7 @@ def test_a_stopped_learner_is_alive(tmp_path: Path, start) -> None:
         assert cursor.finished
 
 
-def test_a_learner_that_lost_its_locks_gets_an_error(tmp_path: Path, start) -> None:
+def test_a_learner_that_lost_its_locks_gets_an_error(tmp_path, start):
     learner = start()
     assert learner.ask("cursor.take(30)") == Chunk(0, 0, 30)
     # Closing any other descriptor of the file releases POSIX locks.
@@ -153,7 +151,7 @@ def test_a_learner_that_lost_its_locks_gets_an_error(tmp_path: Path, start) -> N
         assert cursor.reported == 1
 
 
-def test_an_expelled_learner_that_lives_gets_an_error(tmp_path: Path, start) -> None:
+def test_an_expelled_learner_that_lives_gets_an_error(tmp_path, start):
     """Its node was given up, but it still holds its locks."""
     learner, path = start(), tmp_path / "cursor"
     assert expel(path, 7)
@@ -174,7 +172,7 @@ def test_an_expelled_learner_that_lives_gets_an_error(tmp_path: Path, start) -> 
         assert cursor.take(100) == Chunk(0, 60, 100)
 
 
-def test_expelling_waits_for_no_lock(tmp_path: Path, start) -> None:
+def test_expelling_waits_for_no_lock(tmp_path, start):
     path = tmp_path / "cursor"
     assert (expel(path, 7), reported(path), progress(path)) == (True, None, None)
     path.touch()
@@ -188,9 +186,7 @@ def test_expelling_waits_for_no_lock(tmp_path: Path, start) -> None:
 
 
 @pytest.mark.parametrize("place", ["os.open", "os.fstat", "mmap.mmap", "pathlib.Path.exists"])
-def test_the_overseer_survives_an_unreachable_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_the_overseer_survives_an_unreachable_file_system(tmp_path, monkeypatch, place):
     """The supervisor tries again as long as it gets a CursorError."""
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -209,7 +205,7 @@ def test_the_overseer_survives_an_unreachable_file_system(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and newer
-def test_a_forked_child_can_not_use_its_parent_s_cursor(tmp_path: Path) -> None:
+def test_a_forked_child_can_not_use_its_parent_s_cursor(tmp_path):
     with opened(tmp_path) as cursor:
         mine = cursor.take(10)
         child = os.fork()
@@ -229,7 +225,7 @@ def test_a_forked_child_can_not_use_its_parent_s_cursor(tmp_path: Path) -> None:
         cursor.done(mine)
 
 
-def test_threads_share_one_cursor(tmp_path: Path) -> None:
+def test_threads_share_one_cursor(tmp_path):
     with opened(tmp_path) as cursor:
         seen: list[Chunk] = []
 
@@ -249,7 +245,7 @@ def test_threads_share_one_cursor(tmp_path: Path) -> None:
                       c.pass_number * 100 + c.stop)) == list(range(200))  # fmt: skip
 
 
-def test_a_state_survives_a_checkpoint(tmp_path: Path) -> None:
+def test_a_state_survives_a_checkpoint(tmp_path):
     with opened(tmp_path) as cursor:
         chunks = [cursor.take(20) for _ in range(4)]
         cursor.done(chunks[0])
@@ -268,7 +264,7 @@ def test_a_state_survives_a_checkpoint(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["cursor"]
 
 
-def test_a_restore_is_refused_while_other_learners_are_there(tmp_path: Path, start) -> None:
+def test_a_restore_is_refused_while_other_learners_are_there(tmp_path, start):
     learner = start()
     with opened(tmp_path) as cursor:
         state = cursor.state()
@@ -280,7 +276,7 @@ def test_a_restore_is_refused_while_other_learners_are_there(tmp_path: Path, sta
         assert cursor.take(10) == Chunk(0, 0, 10)
 
 
-def test_more_undone_ranges_than_slots_are_kept_or_refused(tmp_path: Path) -> None:
+def test_more_undone_ranges_than_slots_are_kept_or_refused(tmp_path):
     most = cursor_table.SLOTS * cursor_table.LEASES
     path, samples = tmp_path / "cursor", 4 * most
     undone = [(2 * start, 2 * start + 1) for start in range(most)]
@@ -306,7 +302,7 @@ def test_more_undone_ranges_than_slots_are_kept_or_refused(tmp_path: Path) -> No
         ({"version": 2}, "version 2, not 1"),
     ],
 )
-def test_a_wrong_state_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_a_wrong_state_is_refused(tmp_path, change, message):
     state = {**make_state(100, 2, 150, []).to_dict(), **change}
     with opened(tmp_path) as cursor:
         with pytest.raises(CursorError, match=message):
@@ -314,13 +310,13 @@ def test_a_wrong_state_is_refused(tmp_path: Path, change: dict[str, Any], messag
         assert cursor.take(1) == Chunk(0, 0, 1)
 
 
-def test_a_state_may_go_on_for_more_passes(tmp_path: Path) -> None:
+def test_a_state_may_go_on_for_more_passes(tmp_path):
     with opened(tmp_path) as cursor:
         cursor.restore(make_state(100, 1, 100, []).to_dict())
         assert cursor.take(1) == Chunk(1, 0, 1)
 
 
-def test_wrong_uses_are_refused(tmp_path: Path) -> None:
+def test_wrong_uses_are_refused(tmp_path):
     with pytest.raises(CursorError, match="nothing to take from 0 samples"):
         FileCursor(tmp_path / "cursor", 0, 1)
     with pytest.raises(CursorError, match=r"can't be opened: No such file .*\n  HINT: "):
@@ -352,7 +348,7 @@ def test_wrong_uses_are_refused(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
-def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -363,7 +359,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     opened(tmp_path).close()
 
 
-def test_a_file_with_pages_from_different_times_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_pages_from_different_times_is_refused(tmp_path):
     """A power loss may leave a header or a record that is older than the other pages."""
     with opened(tmp_path) as cursor:
         cursor.take(30, cursor.take(30))
@@ -387,7 +383,7 @@ def test_a_file_with_pages_from_different_times_is_refused(tmp_path: Path) -> No
 # Locks -------------------------------------------------------------------------------------------
 
 
-def test_lost_locks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_locks_are_an_error(tmp_path, monkeypatch):
     def lost(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -405,7 +401,7 @@ def test_lost_locks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert cursor.take(5) == Chunk(0, 5, 10)
 
 
-def test_the_cursor_loads_neither_mpi_nor_torch() -> None:
+def test_the_cursor_loads_neither_mpi_nor_torch():
     program = (
         "import sys, psrv.cursor_file, psrv.cursor.leases\n"
         "print({'mpi4py', 'torch', 'numpy', 'learner', 'dlctl.cli'} & set(sys.modules))\n"
@@ -427,7 +423,7 @@ class Looks:
         self.count += 1
 
 
-def test_slow_looks_for_the_dead_are_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_looks_for_the_dead_are_rare(tmp_path, monkeypatch):
     """On a network each learner checks the locks of all, and blocks all meanwhile."""
     looks = Looks(monkeypatch, 0.1)
     with FileCursor(tmp_path / "cursor", 10, 1, look_every_s=0.0) as cursor:
@@ -442,9 +438,7 @@ def test_slow_looks_for_the_dead_are_rare(tmp_path: Path, monkeypatch: pytest.Mo
         assert looks.count <= 13
 
 
-def test_one_slow_look_does_not_delay_the_next_for_hours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_slow_look_does_not_delay_the_next_for_hours(tmp_path, monkeypatch):
     """The file's server was away meanwhile."""
     looks = Looks(monkeypatch, 90.0)
     with FileCursor(tmp_path / "cursor", 100, 1) as cursor:

@@ -199,7 +199,7 @@ def some_work(learner: Any, journal: list[tuple[str, Chunk]]) -> None:
 
 
 @pytest.mark.parametrize("died_before", [False, True])
-def test_a_kill_at_every_store_leaves_a_whole_file(tmp_path: Path, died_before: bool) -> None:
+def test_a_kill_at_every_store_leaves_a_whole_file(tmp_path, died_before):
     """From the file's creation to its last chunk, taking over another learner's leases."""
     killed_at = 0
     for store in range(100_000):

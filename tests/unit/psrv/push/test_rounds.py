@@ -68,16 +68,16 @@ def run(zygote: Zygote, what: str, path: Path) -> str:
     return done.stdout
 
 
-def test_sums_are_in_rank_order_bit_by_bit(path: Path, zygote: Zygote) -> None:
+def test_sums_are_in_rank_order_bit_by_bit(path, zygote):
     assert run(zygote, "bits", path) == "bits True {6.0}\n"
 
 
-def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path, zygote: Zygote) -> None:
+def test_a_killed_learner_is_not_waited_for_and_comes_back(path, zygote):
     assert run(zygote, "kills", path) == "rounds True True\n"
 
 
 @pytest.mark.slow
-def test_kills_tear_no_native_step_of_a_round(zygote: Zygote, path: Path) -> None:
+def test_kills_tear_no_native_step_of_a_round(zygote, path):
     assert run(zygote, "native_kills", path) == "rounds True True True\n"
 
 
@@ -89,7 +89,7 @@ def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> tor
     return seen
 
 
-def test_one_learner_alone(shard: Shard) -> None:
+def test_one_learner_alone(shard):
     turn = Turn([shard], rank=0, learners=1, wait_policy=WaitPolicy(1))
     rounds = Rounds(shard, turn)
     for _ in range(2):
@@ -101,14 +101,14 @@ def test_one_learner_alone(shard: Shard) -> None:
     assert set(shard.all_progress()) == {(2, 0)}
 
 
-def test_learners_that_do_not_join_are_named(shard: Shard) -> None:
+def test_learners_that_do_not_join_are_named(shard):
     with pytest.raises(ServerError, match=r"of 3 learners 2 have not joined .* only rank 1\n"):
         Turn([shard], rank=1, learners=3, wait_policy=WaitPolicy(0.05))
     with pytest.raises(ServerError, match="62 learners at most"):
         Turn([shard], rank=0, learners=63, wait_policy=WaitPolicy(0.05))
 
 
-def test_learners_given_up_meanwhile_are_not_waited_for(shard: Shard) -> None:
+def test_learners_given_up_meanwhile_are_not_waited_for(shard):
     shard.expected = 2
 
     def give_up() -> None:
@@ -120,7 +120,7 @@ def test_learners_given_up_meanwhile_are_not_waited_for(shard: Shard) -> None:
     timer.join()
 
 
-def test_a_returning_learner_waits_for_living_ones_only(shard: Shard) -> None:
+def test_a_returning_learner_waits_for_living_ones_only(shard):
     shard.expected = 2
     other = enter(shard, 0b10)
     Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0))
@@ -129,9 +129,7 @@ def test_a_returning_learner_waits_for_living_ones_only(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("call", ["finish", "add"])
-def test_an_undone_end_of_a_round_is_not_believed(
-    shard: Shard, call: str, tmp_path: Path, zygote: Zygote
-) -> None:
+def test_an_undone_end_of_a_round_is_not_believed(shard, call, tmp_path, zygote):
     turn = Turn([shard], rank=0, learners=1, wait_policy=WaitPolicy(1))
     enter(shard, 0b10)
     shard.update(lambda parts, block: (parts[1].fill_(1), shard.set_progress(block, 0, 0b11)))  # type: ignore[func-returns-value]
@@ -168,14 +166,14 @@ def waiting_is_said_once(shard: Shard, end: Callable[[int], None]) -> Iterator[W
     assert said == ["has waited for rank 0 for 0.01 s, and continues"]
 
 
-def test_a_long_wait_in_a_round_warns_once(shard: Shard) -> None:
+def test_a_long_wait_in_a_round_warns_once(shard):
     mine = torch.split(torch.ones(70_000), LAYOUT.block_count)
     with waiting_is_said_once(shard, shard.members.pause) as say:
         turn = Turn([shard], rank=1, learners=2, wait_policy=WaitPolicy(0.01, say))
         Rounds(shard, turn).add(mine, 0.1, lambda *_: None)
 
 
-def test_a_long_wait_for_the_staleness_bound_warns_once(shard: Shard) -> None:
+def test_a_long_wait_for_the_staleness_bound_warns_once(shard):
     with waiting_is_said_once(shard, lambda late: shard.members.set_clock(late, 1)) as say:
         staleness_bound = StalenessBound(shard, 1, WaitPolicy(0.01, say))
         staleness_bound.pushed()
@@ -183,7 +181,7 @@ def test_a_long_wait_for_the_staleness_bound_warns_once(shard: Shard) -> None:
         assert staleness_bound.wait() > 0.1
 
 
-def test_a_learner_that_nobody_waited_for_catches_up(shard: Shard) -> None:
+def test_a_learner_that_nobody_waited_for_catches_up(shard):
     """It (or its node) joined while no server knew of the others, which would all wait for it."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     elsewhere, here = shard.members.proxy(5), shard.members.take()
@@ -202,7 +200,7 @@ def test_a_learner_that_nobody_waited_for_catches_up(shard: Shard) -> None:
     assert staleness_bound.pushes == shard.members.clock(shard.slot) == 5000
 
 
-def test_nodes_that_come_back_at_once_do_not_wait_for_each_other(shard: Shard) -> None:
+def test_nodes_that_come_back_at_once_do_not_wait_for_each_other(shard):
     """Each hears that the other is the slowest, while the rest has continued without both."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     shard.elsewhere, shard.furthest_elsewhere = 0, 5000
@@ -211,7 +209,7 @@ def test_nodes_that_come_back_at_once_do_not_wait_for_each_other(shard: Shard) -
     assert staleness_bound.pushes == 5000
 
 
-def test_nobody_catches_up_with_the_clock_of_nobody(shard: Shard) -> None:
+def test_nobody_catches_up_with_the_clock_of_nobody(shard):
     """A node's last learner left while its server looked."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     elsewhere = shard.members.proxy(5)
@@ -222,7 +220,7 @@ def test_nobody_catches_up_with_the_clock_of_nobody(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("ahead", [4, 5])
-def test_the_slowest_learner_keeps_its_clock(shard: Shard, ahead: int) -> None:
+def test_the_slowest_learner_keeps_its_clock(shard, ahead):
     """Learners that wait for it are at most one push beyond the bound."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     shard.elsewhere = shard.furthest_elsewhere = ahead
@@ -231,9 +229,7 @@ def test_the_slowest_learner_keeps_its_clock(shard: Shard, ahead: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["round", "staleness_bound"])
-def test_a_halt_waits_for_this_node_s_learners_and_briefly_for_others(
-    shard: Shard, how: str
-) -> None:
+def test_a_halt_waits_for_this_node_s_learners_and_briefly_for_others(shard, how):
     here, elsewhere = shard.members.take(), shard.members.proxy(5)
     assert here is not None
     assert elsewhere is not None
@@ -256,9 +252,7 @@ def test_a_halt_waits_for_this_node_s_learners_and_briefly_for_others(
         wait()
 
 
-def test_a_learner_that_leaves_during_a_halt_is_not_taken_for_another_node(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_that_leaves_during_a_halt_is_not_taken_for_another_node(shard, monkeypatch):
     here = enter(shard, 0b01)
     staleness_bound = StalenessBound(shard, 0, WaitPolicy(60, late=lambda _: True))
     staleness_bound.pushed()
@@ -273,7 +267,7 @@ def test_a_learner_that_leaves_during_a_halt_is_not_taken_for_another_node(
     assert staleness_bound.wait() > 0.5
 
 
-def test_a_late_learner_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
+def test_a_late_learner_begins_with_the_same_round_in_all_shards(shard, path):
     create_shard(path.with_name("shard-1"), LAYOUT, 1)
     other = Shard(path.with_name("shard-1"), LAYOUT, 1)
     shard.set_progress(0, 5, 0b10)
@@ -291,9 +285,7 @@ def test_a_late_learner_begins_with_the_same_round_in_all_shards(shard: Shard, p
 
 
 @pytest.mark.parametrize("begins", [6, 0], ids=["it joins", "it returns"])
-def test_a_learner_that_comes_during_a_round_takes_part_in_the_next(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch, begins: int
-) -> None:
+def test_a_learner_that_comes_during_a_round_takes_part_in_the_next(shard, monkeypatch, begins):
     """Just before, others end the round before, or begin the first, and the sum may be sent."""
     if begins:
         shard.set_progress(0, begins - 1, 0b10)
@@ -312,7 +304,7 @@ def test_a_learner_that_comes_during_a_round_takes_part_in_the_next(
     assert [member.first_round for member in shard.members.all()] == [begins + 1]
 
 
-def test_a_learner_that_returns_without_its_server_keeps_the_replica_s_round(path: Path) -> None:
+def test_a_learner_that_returns_without_its_server_keeps_the_replica_s_round(path):
     """While the node had no learners, the primary did not announce its next round."""
     layout = ShardLayout(70_000, (torch.float32, torch.float32), "model", REPLICA)
     create_shard(path, layout, 1)
@@ -323,7 +315,7 @@ def test_a_learner_that_returns_without_its_server_keeps_the_replica_s_round(pat
     replica.close()
 
 
-def test_the_last_learner_to_leave_ends_open_rounds(shard: Shard) -> None:
+def test_the_last_learner_to_leave_ends_open_rounds(shard):
     """These learners push without a pull, and their pushes count as done."""
     others = [enter(shard, 0b010), enter(shard, 0b100)]
     pushes = InRounds([shard], ParallelSGD(), 0, 3, WaitPolicy(1))
@@ -337,7 +329,7 @@ def test_the_last_learner_to_leave_ends_open_rounds(shard: Shard) -> None:
     assert shard.rows[0].eq(-0.5).all()
 
 
-def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> None:
+def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard):
     def fail(rows: Sequence[torch.Tensor], total: torch.Tensor, *_: object) -> None:
         rows[0].fill_(7)
         total.fill_(7)
@@ -353,7 +345,7 @@ def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> Non
     assert shard.rows[0].eq(1).all()
 
 
-def test_a_round_has_the_rate_of_its_first_learner(shard: Shard) -> None:
+def test_a_round_has_the_rate_of_its_first_learner(shard):
     enter(shard, 0b01)
     turn = Turn([shard], rank=1, learners=2, wait_policy=WaitPolicy(1))
     ones, rates = torch.ones(LAYOUT.block_count), []

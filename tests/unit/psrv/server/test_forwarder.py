@@ -93,7 +93,7 @@ def add_sum(
     return primary.add_sum(shard, 0, frame, total, step)
 
 
-def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> None:
+def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard):
     first, last = (shard.members.proxy(node) for node in (1, 2))
     assert first is not None and last is not None
     shard.members.enter(first, 0b0011)
@@ -112,7 +112,7 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     assert shard.progress(0) == (1, 0) and next_round(shard) == 2
 
 
-def test_a_round_has_the_rate_of_its_lowest_rank(shard: ThreadedShard) -> None:
+def test_a_round_has_the_rate_of_its_lowest_rank(shard):
     nodes = [shard.members.proxy(node) for node in (1, 2)]
     for number, node in enumerate(nodes):
         assert node is not None
@@ -129,7 +129,7 @@ def test_a_round_has_the_rate_of_its_lowest_rank(shard: ThreadedShard) -> None:
     assert rates == [0.5, 0.25]
 
 
-def test_a_round_ends_without_a_node_that_has_no_learners_left(shard: ThreadedShard) -> None:
+def test_a_round_ends_without_a_node_that_has_no_learners_left(shard):
     here, there = (shard.members.proxy(node) for node in (1, 2))
     assert here is not None and there is not None
     shard.members.enter(here, 0b01)
@@ -142,7 +142,7 @@ def test_a_round_ends_without_a_node_that_has_no_learners_left(shard: ThreadedSh
     assert primary.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(100).all()
 
 
-def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path, be_killed: Killed) -> None:
+def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder, be_killed):
     create_shard(shm_folder / "primary", LAYOUT, 1)
     be_killed(shm_folder, """
 layout = ShardLayout(70_000, (torch.float32, torch.float32), "model")
@@ -166,9 +166,7 @@ os.kill(os.getpid(), 9)
     shard.close()
 
 
-def test_a_forwarded_sum_lacks_a_killed_learner_s_unfinished_addition(
-    shm_folder: Path, be_killed: Killed
-) -> None:
+def test_a_forwarded_sum_lacks_a_killed_learner_s_unfinished_addition(shm_folder, be_killed):
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     forwarder = RoundsForwarder(0, server)
@@ -193,8 +191,8 @@ shard.update_block(0, half, changes=Rows(1, 2))
 
 
 def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
-    shm_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shm_folder, monkeypatch
+):
     """It looks a thousand times per second, on the cores that the learners need."""
     layout = ShardLayout(65_536 * 400, (torch.float32, torch.float32), "model", REPLICA)
     create_shard(shm_folder / "forwarder", layout, 1, learners=3)
@@ -222,7 +220,7 @@ def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
     server.close()
 
 
-def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(shm_folder: Path) -> None:
+def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(shm_folder):
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     forwarder, weights = RoundsForwarder(0, server), torch.ones(65_536)
@@ -240,7 +238,7 @@ def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(shm_folder:
     server.close()
 
 
-def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(shm_folder: Path) -> None:
+def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(shm_folder):
     """Their sum is in flight or soon will be; a learner killed in between may leave none."""
     create_shard(shm_folder / "wide", WIDE_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "wide", WIDE_LAYOUT, 1)
@@ -260,9 +258,7 @@ def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(shm_fo
     server.close()
 
 
-def test_a_forwarder_keeps_pulling_while_its_learners_wait_for_a_later_round(
-    shm_folder: Path,
-) -> None:
+def test_a_forwarder_keeps_pulling_while_its_learners_wait_for_a_later_round(shm_folder):
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     forwarder, weights = RoundsForwarder(0, server), torch.ones(65_536)
@@ -277,8 +273,8 @@ def test_a_forwarder_keeps_pulling_while_its_learners_wait_for_a_later_round(
 
 
 def test_a_server_with_another_slot_undoes_its_killed_predecessor_s_unfinished_send(
-    shm_folder: Path, be_killed: Killed
-) -> None:
+    shm_folder, be_killed
+):
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
     learner = Shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     be_killed(shm_folder, OPEN + """
@@ -305,9 +301,7 @@ def push_ones(shard: Shard, blocks: Iterable[int]) -> None:
         shard.update_block(block, add)
 
 
-def test_pushes_that_a_killed_server_was_taking_do_not_count_as_arrived(
-    shm_folder: Path, be_killed: Killed
-) -> None:
+def test_pushes_that_a_killed_server_was_taking_do_not_count_as_arrived(shm_folder, be_killed):
     """A leaving learner may wait before or after these pushes are undone."""
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
     shard = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
@@ -355,16 +349,13 @@ def open_wide(folder: Path, solver: Solver | None = None) -> tuple[ThreadedShard
     return shard, forwarder
 
 
-def test_neighbouring_blocks_with_equal_push_counts_share_a_frame(wide: Path) -> None:
+def test_neighbouring_blocks_with_equal_push_counts_share_a_frame(wide):
     shard, forwarder = open_wide(wide)
     push_ones(shard, [0, 1, 2])
     assert forwarder.ready() == [0, 1]
     assert sent(forwarder, map(forwarder.take, [0, 1])) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
     assert forwarder.ready() == [] and forwarder.take(0) is None
-    assert sent(forwarder, forwarder.unanswered()) == [
-        (0, 131_072, {1, 2}),
-        (2, 18_928, {3}),
-    ]
+    assert sent(forwarder, forwarder.unanswered()) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
     for block, count in ((0, 131_072), (2, 18_928)):
         forwarder.give(Frame(Kind.WEIGHTS, 0, block, 7), torch.full((count,), 9.0))
     assert shard.rows[0].eq(9).all() and forwarder.exchanges() == set()
@@ -373,7 +364,7 @@ def test_neighbouring_blocks_with_equal_push_counts_share_a_frame(wide: Path) ->
     shard.close()
 
 
-def test_weights_that_draw_the_replica_meanwhile_are_not_lost_in_an_answer(wide: Path) -> None:
+def test_weights_that_draw_the_replica_meanwhile_are_not_lost_in_an_answer(wide):
     """Elastic averaging: the sum of center and learners stays."""
     shard, forwarder = open_wide(wide, ElasticAveraging(0.2))
     push_ones(shard, [0, 2])
@@ -388,9 +379,7 @@ def test_weights_that_draw_the_replica_meanwhile_are_not_lost_in_an_answer(wide:
     shard.close()
 
 
-def test_a_server_killed_while_taking_a_run_sends_each_total_once(
-    wide: Path, be_killed: Killed
-) -> None:
+def test_a_server_killed_while_taking_a_run_sends_each_total_once(wide, be_killed):
     shard, _ = open_wide(wide)
     push_ones(shard, [0, 1])
     shard.close()
@@ -402,9 +391,7 @@ def test_a_server_killed_while_taking_a_run_sends_each_total_once(
     shard.close()
 
 
-def test_a_server_killed_while_applying_an_answer_asks_for_the_rest(
-    wide: Path, be_killed: Killed
-) -> None:
+def test_a_server_killed_while_applying_an_answer_asks_for_the_rest(wide, be_killed):
     shard, forwarder = open_wide(wide)
     push_ones(shard, [0, 1])
     assert forwarder.take(0) is not None

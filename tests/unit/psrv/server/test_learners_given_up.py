@@ -48,9 +48,7 @@ def make(shm_folder: Path, tmp_path: Path) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize(("node", "waited_for"), [(0, [4, 3, 1]), (1, [2, 1, 1])])
-def test_learners_that_were_given_up_are_not_waited_for(
-    make: Make, node: int, waited_for: list[int]
-) -> None:
+def test_learners_that_were_given_up_are_not_waited_for(make, node, waited_for):
     shards = make(node)
     links = shards._links
     seen = [shards._shards[0].expected]
@@ -70,5 +68,5 @@ def test_learners_that_were_given_up_are_not_waited_for(
         (Homes(2, [0], lost_learners=[2, 3]), [2, 1]),
     ],
 )
-def test_learners_left_counts_each_node_s_learners(placement: Homes, left: list[int]) -> None:
+def test_learners_left_counts_each_node_s_learners(placement, left):
     assert learners_left(placement, [2, 3]) == left

@@ -97,7 +97,7 @@ def refreshed(shard: ThreadedShard, primary: FakePrimary, ahead: int) -> bool:
         thread.join()
 
 
-def test_a_refresh_includes_all_earlier_pushes(shard: ThreadedShard) -> None:
+def test_a_refresh_includes_all_earlier_pushes(shard):
     """Also those that wait behind totals in flight: a checkpoint counts them as done."""
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
 
@@ -113,7 +113,7 @@ def test_a_refresh_includes_all_earlier_pushes(shard: ThreadedShard) -> None:
     assert shard.rows[0].eq(2).all()
 
 
-def test_a_refresh_does_not_wait_for_an_undone_push(shard: ThreadedShard) -> None:
+def test_a_refresh_does_not_wait_for_an_undone_push(shard):
     """Its learner was killed just before its end; the connection would stall forever."""
     killed = shard.members.take()
     assert killed is not None
@@ -130,7 +130,7 @@ def test_a_refresh_does_not_wait_for_an_undone_push(shard: ThreadedShard) -> Non
     assert shard.progress(0) == (1000, 0)
 
 
-def test_a_refresh_completes_under_constant_pushes(shard: ThreadedShard) -> None:
+def test_a_refresh_completes_under_constant_pushes(shard):
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
     ended = threading.Event()
 
@@ -148,7 +148,7 @@ def test_a_refresh_completes_under_constant_pushes(shard: ThreadedShard) -> None
         learner.join()
 
 
-def test_a_leaving_learner_does_not_wait_for_others_pushes(shard: ThreadedShard) -> None:
+def test_a_leaving_learner_does_not_wait_for_others_pushes(shard):
     outbox = Outbox(shard.path.with_name("outbox"), BLOCKS, torch.float32)
     forwarder = AtOnceForwarder(0, shard, Downpour(), outbox)
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
@@ -217,7 +217,7 @@ class Played(ReconnectingConnection):
          ["connected", "node 1 was given up"]),
     ],
 )  # fmt: skip
-def test_a_short_outage_is_not_logged(monkeypatch, attempts, lines) -> None:
+def test_a_short_outage_is_not_logged(monkeypatch, attempts, lines):
     """At the end of a training servers leave one by one: logging that would suggest a failure."""
     played = Played(attempts, lasts_s=5)
     monkeypatch.setattr(link.time, "monotonic", lambda: played.now)
@@ -225,7 +225,7 @@ def test_a_short_outage_is_not_logged(monkeypatch, attempts, lines) -> None:
     assert played.lines == [f"primary, clocks: {line}" for line in lines]
 
 
-def test_a_flapping_connection_is_logged(monkeypatch) -> None:
+def test_a_flapping_connection_is_logged(monkeypatch):
     played = Played([(0.5, None)] * 6, lasts_s=0.5)
     monkeypatch.setattr(link.time, "monotonic", lambda: played.now)
     played.run()

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from repository import SUPPORT
-from zygote import Zygote
 
 from dlctl.contract import (
     Homes,
@@ -24,12 +23,7 @@ from psrv.push.snapshots import request_answered, write_snapshot
 from psrv.server.server import NodeServer, Settings, digest
 from psrv.shard.private_folder import was_removed
 from psrv.solvers.solver import Downpour
-from psrv.transport.base import (
-    DisconnectedError,
-    Purpose,
-    UnknownPlaceError,
-    UnreachableError,
-)
+from psrv.transport.base import DisconnectedError, Purpose, UnknownPlaceError, UnreachableError
 from psrv.transport.reachability import Reachability
 
 PROGRAM = SUPPORT / "node_server_program.py"
@@ -96,9 +90,7 @@ SLOW = pytest.mark.slow
         ]
     ],
 )
-def test_a_scenario_of_several_nodes_ends_as_it_must(
-    shm_folder: Path, zygote: Zygote, scenario: str, output: str
-) -> None:
+def test_a_scenario_of_several_nodes_ends_as_it_must(shm_folder, zygote, scenario, output):
     """Each scenario's docstring in node_server_program.py says what is promised."""
     own = shm_folder / scenario
     own.mkdir()
@@ -132,22 +124,20 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_a_server_that_ends_without_an_error_closes_its_port(job: Job) -> None:
+def test_a_server_that_ends_without_an_error_closes_its_port(job):
     job.server.run(lambda: True, lambda _: None)
     assert job.server._listener is not None
     assert job.server._listener._socket.fileno() == -1
 
 
-def test_an_empty_secret_is_refused(job: Job, tmp_path: Path) -> None:
+def test_an_empty_secret_is_refused(job, tmp_path):
     job.write(server_secret(1), "\n")
     server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
     with pytest.raises(ServerError, match="is empty: the disk was full"):
         server.run(lambda: False, lambda _: None)
 
 
-def test_a_node_that_was_never_reached_ends_the_server(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_was_never_reached_ends_the_server(job, tmp_path, monkeypatch):
     """Behind a firewall each node's learners would train alone to the end, unnoticed."""
     now = 0.0
 
@@ -205,7 +195,7 @@ def test_a_node_that_was_never_reached_ends_the_server(
     assert tries(server) == "waits"  # the previous server may have reached it
 
 
-def test_removed_files_are_logged_once(job: Job, tmp_path: Path) -> None:
+def test_removed_files_are_logged_once(job, tmp_path):
     server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
     server._watch_files()
     server._files = SimpleNamespace(exist=lambda: False)  # type: ignore[assignment]
@@ -240,7 +230,7 @@ def look(server: NodeServer) -> None:
         server._snapshots.join()
 
 
-def test_a_new_primary_writes_the_snapshots_that_a_lost_one_owed(job: Job) -> None:
+def test_a_new_primary_writes_the_snapshots_that_a_lost_one_owed(job):
     shards = Written([True, True])
     server = job.server
     server._shards = shards  # type: ignore[assignment]
@@ -257,9 +247,7 @@ def test_a_new_primary_writes_the_snapshots_that_a_lost_one_owed(job: Job) -> No
     assert shards.requests == [3, 3]
 
 
-def test_snapshots_that_can_not_be_written_are_tried_again_soon(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshots_that_can_not_be_written_are_tried_again_soon(job, monkeypatch):
     monkeypatch.setattr("psrv.server.server._SNAPSHOTS_AGAIN_S", 0.0)
     shards = Written([False, True])
     job.server._shards = shards  # type: ignore[assignment]
@@ -269,7 +257,7 @@ def test_snapshots_that_can_not_be_written_are_tried_again_soon(
     assert shards.requests == [1, 1]
 
 
-def test_an_error_while_writing_snapshots_ends_the_server(job: Job) -> None:
+def test_an_error_while_writing_snapshots_ends_the_server(job):
     error = MemoryError()
     job.server._shards = Written([error])  # type: ignore[assignment]
     job.write(snapshot_request_file(1), "1\n")
@@ -277,7 +265,7 @@ def test_an_error_while_writing_snapshots_ends_the_server(job: Job) -> None:
     assert job.server._failures == [error]
 
 
-def test_an_unreachable_job_directory_is_logged_once(job: Job) -> None:
+def test_an_unreachable_job_directory_is_logged_once(job):
     job.directory.rename(job.directory.with_name("away"))
     for _ in range(3):
         job.server._read_placement()
@@ -286,7 +274,7 @@ def test_an_unreachable_job_directory_is_logged_once(job: Job) -> None:
     assert len(job.said) == 1 and "there is no" in job.said[0]
 
 
-def test_a_former_primary_replaces_no_snapshot(job: Job) -> None:
+def test_a_former_primary_replaces_no_snapshot(job):
     path = job.directory / "shard-0.rows"
     old, new = [(0, [torch.zeros(8)])], [(0, [torch.ones(8)])]
     assert write_snapshot(path, old, 8, 4, lambda: job.server._is_primary(0))
@@ -296,7 +284,7 @@ def test_a_former_primary_replaces_no_snapshot(job: Job) -> None:
     assert {each.name for each in job.directory.iterdir() if each.is_file()} == {path.name}
 
 
-def test_servers_with_other_solvers_have_other_digests() -> None:
+def test_servers_with_other_solvers_have_other_digests():
     parameters = Parameters(8, "float32", rows=1, model="model")
     lines = ["momentum 0.5", "momentum 0.9", "momentum 0.5"]
     first, other, again = (digest(parameters, line) for line in lines)

@@ -62,7 +62,7 @@ def merge(primary: Primary, node: int, number: int) -> float:
     return float(into[0])
 
 
-def test_a_repeated_total_is_not_merged_again(primary: Primary, path: Path) -> None:
+def test_a_repeated_total_is_not_merged_again(primary, path):
     assert merge(primary, 1, 11) == -1
     primary._merged.note(1, 0, 0)  # as if killed before it was noted
     primary.shard.close()
@@ -98,9 +98,7 @@ class Played:
         self.frames.put(None)
 
 
-def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
-    primary: Primary, wait_until: Wait
-) -> None:
+def test_a_new_connection_waits_for_the_end_of_the_one_before_it(primary, wait_until):
     served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
     ends = [Played(), Played()]
     closed = threading.Event()
@@ -139,7 +137,7 @@ def waiting(path: Path) -> Iterator[Primary]:
     shard.close()
 
 
-def test_rounds_begin_without_a_node_that_is_lost_after_all_joined(waiting: Primary) -> None:
+def test_rounds_begin_without_a_node_that_is_lost_after_all_joined(waiting):
     served = PeerConnections([waiting], torch.float32, COUNT, in_rounds=True)
     waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
     assert waiting.begun()
@@ -149,17 +147,13 @@ def test_rounds_begin_without_a_node_that_is_lost_after_all_joined(waiting: Prim
         waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
 
 
-def test_learners_of_a_node_lost_before_the_first_round_are_not_waited_for(
-    waiting: Primary,
-) -> None:
+def test_learners_of_a_node_lost_before_the_first_round_are_not_waited_for(waiting):
     served = PeerConnections([waiting], torch.float32, COUNT, in_rounds=True)
     served.give_up([2], 2)
     assert waiting.begun()
 
 
-def test_a_primary_added_after_a_connection_is_served_in_rounds(
-    waiting: Primary, wait_until: Wait
-) -> None:
+def test_a_primary_added_after_a_connection_is_served_in_rounds(waiting, wait_until):
     served = PeerConnections([], torch.float32, COUNT, in_rounds=True)
     end = Played()
     greeting = Greeting(1, 2, 0, Purpose.EXCHANGE, 5)
@@ -225,9 +219,7 @@ def serving_moved(
         thread.join(60)
 
 
-def test_a_round_on_a_promoted_primary_has_the_sums_of_all_nodes(
-    moved: Primary, serving_moved: tuple[PeerConnections, dict[int, Played]], wait_until: Wait
-) -> None:
+def test_a_round_on_a_promoted_primary_has_the_sums_of_all_nodes(moved, serving_moved, wait_until):
     """In any order of arrival. Otherwise the others' pushes would count as done, but be lost."""
     _, ends = serving_moved
     clock(moved, 0, 0b001)
@@ -255,9 +247,7 @@ def test_a_promoted_primary_waits_for_no_unconnected_node(
     assert moved.begun()
 
 
-def test_a_promoted_primary_waits_for_all_nodes_even_if_its_server_is_killed(
-    moved: Primary, path: Path
-) -> None:
+def test_a_promoted_primary_waits_for_all_nodes_even_if_its_server_is_killed(moved, path):
     served = PeerConnections([moved], torch.float32, COUNT, in_rounds=True)
     served.give_up([1], 2)
     clock(moved, 0, 0b001)
@@ -272,7 +262,7 @@ def test_a_promoted_primary_waits_for_all_nodes_even_if_its_server_is_killed(
     assert [member.first_round for member in again.members.all()] == [3, 4]
 
 
-def test_a_late_learner_does_not_take_its_node_out_of_a_round(moved: Primary) -> None:
+def test_a_late_learner_does_not_take_its_node_out_of_a_round(moved):
     """Its rank is new to a promoted primary; the sums of its node's other learners count."""
     served = PeerConnections([moved], torch.float32, COUNT, in_rounds=True)
     served.give_up([1], 3)
@@ -283,7 +273,7 @@ def test_a_late_learner_does_not_take_its_node_out_of_a_round(moved: Primary) ->
     assert [(m.mask, m.first_round) for m in moved.shard.members.all()] == [(1, 3), (0b1100, 3)]
 
 
-def test_a_round_without_members_ends_on_its_primary(path: Path) -> None:
+def test_a_round_without_members_ends_on_its_primary(path):
     """New learners join later rounds, and would otherwise wait forever for the end of this one."""
     create_shard(path, IN_ROUNDS, 1, learners=2, had=[3])
     primary = open_moved(path)
@@ -299,9 +289,7 @@ def test_a_round_without_members_ends_on_its_primary(path: Path) -> None:
     primary.shard.close()
 
 
-def test_a_node_that_joins_during_a_round_takes_part_in_the_next(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_joins_during_a_round_takes_part_in_the_next(path, monkeypatch):
     create_shard(path, IN_ROUNDS, 1, learners=1, had=[3])
     primary = open_moved(path)
     enter = primary.shard.members.enter
@@ -316,7 +304,7 @@ def test_a_node_that_joins_during_a_round_takes_part_in_the_next(
     primary.shard.close()
 
 
-def test_a_returning_node_gets_the_largest_clock(primary: Primary) -> None:
+def test_a_returning_node_gets_the_largest_clock(primary):
     """Nodes 0 and 2 were away together: each hears the other's old clock and that of node 1."""
     primary.note_clock(1, Frame(Kind.CLOCK, 0, number=1000, mask=0b010))
     assert primary.note_clock(0, Frame(Kind.CLOCK, 0, number=10, mask=0b001)) == (1000, 1000)
@@ -346,9 +334,7 @@ def shard_files(
 
 
 @pytest.mark.parametrize("name", ["momentum", "diloco"])
-def test_a_promoted_primary_has_the_replica_s_weights_and_the_snapshot_s_rows(
-    name: str, shm_folder: Path
-) -> None:
+def test_a_promoted_primary_has_the_replica_s_weights_and_the_snapshot_s_rows(name, shm_folder):
     solver = SOLVERS[name]
     (shm_folder / attempt_dir(1)).mkdir(parents=True)
     rows = [torch.full((COUNT,), value) for value in (1.0, 2.0)]
@@ -369,7 +355,7 @@ def test_a_promoted_primary_has_the_replica_s_weights_and_the_snapshot_s_rows(
     replica.close()
 
 
-def test_shards_beyond_the_job_s_memory_are_refused(shm_folder: Path) -> None:
+def test_shards_beyond_the_job_s_memory_are_refused(shm_folder):
     """The limit would end the server, or a learner, with SIGKILL."""
     shard_files(shm_folder, left_bytes=10**9).check_memory([True])
     said = r"need [\d,]+ MiB of memory, and 0 MiB are left to the job on this node"
@@ -379,9 +365,7 @@ def test_shards_beyond_the_job_s_memory_are_refused(shm_folder: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("name", SOLVERS)
-def test_a_server_that_sees_a_gpu_starts_with_every_solver(
-    name: str, nodes: int, shm_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_sees_a_gpu_starts_with_every_solver(name, nodes, shm_folder, monkeypatch):
     solver = SOLVERS[name]
     monkeypatch.setattr(queues, "visible_gpus", lambda: [torch.device("meta")])
     rows = [torch.zeros(COUNT)] * (1 + solver.rows)
@@ -396,7 +380,7 @@ def test_a_server_that_sees_a_gpu_starts_with_every_solver(
     assert used == (nodes > 1 and not isinstance(solver, RoundSolver))  # else nothing is merged
 
 
-def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
+def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder):
     """They would continue in the removed file, and new learners in another one."""
     (shm_folder / attempt_dir(1)).mkdir(parents=True)
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)
@@ -414,7 +398,7 @@ def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder: Path) -> No
     assert not was_removed(shm_folder)
 
 
-def test_unfinished_files_of_a_killed_server_are_removed(path: Path) -> None:
+def test_unfinished_files_of_a_killed_server_are_removed(path):
     left, compiled = path.with_name(".shard-0.123"), path.with_name(".shard-native-123")
     left.write_bytes(bytes(100))
     compiled.mkdir()
@@ -423,7 +407,7 @@ def test_unfinished_files_of_a_killed_server_are_removed(path: Path) -> None:
     assert not left.exists() and not compiled.exists()
 
 
-def test_a_folder_that_others_can_write_to_is_refused(path: Path) -> None:
+def test_a_folder_that_others_can_write_to_is_refused(path):
     path.parent.chmod(0o777)  # the same holds for another user's folder, which a test can't make
     with pytest.raises(ServerError, match="is not private to this user"):
         shard_files(path.parent)
@@ -433,8 +417,8 @@ def test_a_folder_that_others_can_write_to_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("free_pages", [9, 150])
 def test_a_small_lack_of_shared_memory_is_reported_with_different_numbers(
-    path: Path, monkeypatch: pytest.MonkeyPatch, free_pages: int
-) -> None:
+    path, monkeypatch, free_pages
+):
     """The memory for undo copies of the server and its node's learners must fit, too."""
     files = shard_files(path.parent)
     full = os.statvfs_result((4096, 4096, 9, 0, free_pages, 9, 9, 9, 0, 255))
@@ -443,9 +427,7 @@ def test_a_small_lack_of_shared_memory_is_reported_with_different_numbers(
         files.check_memory([True])
 
 
-def test_a_server_logs_whether_it_could_hold_one_more_primary(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_logs_whether_it_could_hold_one_more_primary(path, monkeypatch):
     files = shard_files(path.parent)
     assert files.can_host_another_primary([False]) and files.can_host_another_primary([True])
     full = os.statvfs_result((4096, 4096, 9, 0, 0, 9, 9, 9, 0, 255))
@@ -453,9 +435,7 @@ def test_a_server_logs_whether_it_could_hold_one_more_primary(
     assert not files.can_host_another_primary([False]) and files.can_host_another_primary([True])
 
 
-def test_a_node_known_to_an_earlier_server_is_not_waited_for_for_ever(
-    primary: Primary, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_known_to_an_earlier_server_is_not_waited_for_for_ever(primary, path, monkeypatch):
     primary.note_clock(1, Frame(Kind.CLOCK, 0, number=5, mask=2))
     primary.shard.close()
     primary = open_primary(path)
@@ -466,7 +446,7 @@ def test_a_node_known_to_an_earlier_server_is_not_waited_for_for_ever(
     primary.shard.close()
 
 
-def test_a_connection_opened_while_the_server_ends_is_not_served(primary: Primary) -> None:
+def test_a_connection_opened_while_the_server_ends_is_not_served(primary):
     served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
     assert served.close()
     primary.shard.close()
@@ -476,7 +456,7 @@ def test_a_connection_opened_while_the_server_ends_is_not_served(primary: Primar
     assert end.answers == [] and end.frames.qsize() == 2  # its total, and its end
 
 
-def test_a_clock_connection_carries_clocks_only(primary: Primary) -> None:
+def test_a_clock_connection_carries_clocks_only(primary):
     served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
     end = Played()
     end.frames.put(Frame(Kind.PULL, 0))

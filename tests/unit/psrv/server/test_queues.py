@@ -32,13 +32,13 @@ def learned(clock: Clock, cpu_s: float, gpu_s: float, size: int = 10) -> Chooser
     return chooser
 
 
-def test_the_faster_idle_queue_is_chosen() -> None:
+def test_the_faster_idle_queue_is_chosen():
     clock = Clock()
     assert learned(clock, 0.5, 1.5).choose(10) == "cpu"
     assert learned(clock, 1.5, 0.5).choose(10) == "cuda:0"
 
 
-def test_work_goes_to_the_slower_queue_when_the_faster_one_is_overloaded() -> None:
+def test_work_goes_to_the_slower_queue_when_the_faster_one_is_overloaded():
     clock = Clock()
     chooser = learned(clock, 3.0, 1.0)
     # 1, 2 and 3 s on the GPU; after that, 3 s on the idle CPU are no worse than 4 s on the GPU.
@@ -50,7 +50,7 @@ def test_work_goes_to_the_slower_queue_when_the_faster_one_is_overloaded() -> No
     assert chooser.choose(10) == "cuda:0"
 
 
-def test_slow_work_raises_the_estimated_wait_of_later_work() -> None:
+def test_slow_work_raises_the_estimated_wait_of_later_work():
     clock = Clock()
     chooser = learned(clock, 3.0, 1.0)
     assert chooser.choose(10) == "cuda:0"
@@ -61,7 +61,7 @@ def test_slow_work_raises_the_estimated_wait_of_later_work() -> None:
     assert chosen == ["cuda:0", "cpu", "cuda:0", "cuda:0", "cpu"]
 
 
-def test_times_are_learned_for_each_size() -> None:
+def test_times_are_learned_for_each_size():
     clock = Clock()
     chooser = learned(clock, 0.5, 1.5, size=10)
     clock.now += 10
@@ -72,7 +72,7 @@ def test_times_are_learned_for_each_size() -> None:
 
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=2, max_size=4), st.integers(1, 60))
-def test_all_queues_end_at_about_the_same_time(takes_s: list[float], pieces: int) -> None:
+def test_all_queues_end_at_about_the_same_time(takes_s, pieces):
     """Until work is done, the ends of all queues differ by at most one piece."""
     clock = Clock()
     names = [f"queue {n}" for n in range(len(takes_s))]
@@ -91,7 +91,7 @@ def test_all_queues_end_at_about_the_same_time(takes_s: list[float], pieces: int
 
 
 @pytest.mark.parametrize("solver", [Downpour(0.5), DownpourAdagrad(), ElasticAveraging(0.3)])
-def test_a_solver_gives_the_same_result_on_another_device(solver: Solver) -> None:
+def test_a_solver_gives_the_same_result_on_another_device(solver):
     rows = [torch.rand(50, dtype=torch.float64) for _ in range(1 + solver.rows)]
     there, total = [row.clone() for row in rows], torch.rand(50, dtype=torch.float64)
     given_total = total.clone()
@@ -101,7 +101,7 @@ def test_a_solver_gives_the_same_result_on_another_device(solver: Solver) -> Non
     assert all(torch.equal(a, b) for a, b in zip(rows, there, strict=True))
 
 
-def test_a_failing_device_is_replaced_by_the_cpu() -> None:
+def test_a_failing_device_is_replaced_by_the_cpu():
     class Full(Downpour):
         def merge(self, *_: object) -> None:
             raise RuntimeError("CUDA out of memory.\nTry something")
@@ -116,7 +116,7 @@ def test_a_failing_device_is_replaced_by_the_cpu() -> None:
     assert lines == ["meta is no longer used: CUDA out of memory."]
 
 
-def test_merges_on_the_cpu_do_not_wait_for_one_another() -> None:
+def test_merges_on_the_cpu_do_not_wait_for_one_another():
     queues = Queues(Downpour(), [torch.device("meta")])
     queues.chooser.done("meta", 8, 1000.0)
     together = threading.Barrier(2)
@@ -130,7 +130,7 @@ def test_merges_on_the_cpu_do_not_wait_for_one_another() -> None:
     assert not together.broken
 
 
-def test_queues_do_all_work_and_skip_the_choice_without_gpus() -> None:
+def test_queues_do_all_work_and_skip_the_choice_without_gpus():
     solver = Downpour()
     alone = Queues(solver)
     assert alone.run(3, lambda chosen: chosen) is solver

@@ -21,7 +21,7 @@ def killed_in_it(where: Path) -> None:
     os.waitpid(child, 0)
 
 
-def test_leftovers_of_dead_processes_are_removed_and_no_others(tmp_path: Path) -> None:
+def test_leftovers_of_dead_processes_are_removed_and_no_others(tmp_path):
     (tmp_path / "name-of-another").mkdir()
     (tmp_path / "name.file").touch()
     with temporary_folder(tmp_path, "name") as living:
@@ -35,9 +35,7 @@ def test_leftovers_of_dead_processes_are_removed_and_no_others(tmp_path: Path) -
     assert {path.name for path in tmp_path.iterdir()} == {"name-of-another", "name.file"}
 
 
-def test_a_folder_that_another_process_removes_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_another_process_removes_is_made_again(tmp_path, monkeypatch):
     """Between its creation and its lock a folder has no owner."""
     made: list[Path] = []
     mkdtemp = "psrv.shard.private_folder.tempfile.mkdtemp"
@@ -54,9 +52,7 @@ def test_a_folder_that_another_process_removes_is_made_again(
         assert [folder] == made[1:] == list(tmp_path.iterdir())
 
 
-def test_a_folder_is_made_on_a_file_system_without_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_made_on_a_file_system_without_locks(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError("no locks")
 
@@ -66,7 +62,7 @@ def test_a_folder_is_made_on_a_file_system_without_locks(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_errors_inside_are_raised_and_the_folder_is_removed(tmp_path: Path) -> None:
+def test_errors_inside_are_raised_and_the_folder_is_removed(tmp_path):
     with pytest.raises(OSError, match="mine"), temporary_folder(tmp_path, "name"):
         raise OSError("mine")
     assert list(tmp_path.iterdir()) == []

@@ -52,7 +52,7 @@ def shard(path: Path) -> Iterator[Shard]:
     shard.close()
 
 
-def test_every_block_is_updated_once(shard: Shard) -> None:
+def test_every_block_is_updated_once(shard):
     seen: list[int] = []
 
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -67,7 +67,7 @@ def test_every_block_is_updated_once(shard: Shard) -> None:
     assert set(shard.rows[1].tolist()) == {0.0, -1.0, -2.0}
 
 
-def test_work_that_raises_is_undone(shard: Shard) -> None:
+def test_work_that_raises_is_undone(shard):
     def fail(parts: Sequence[torch.Tensor], block: int) -> None:
         parts[0].fill_(7)
         raise ValueError("no")
@@ -79,7 +79,7 @@ def test_work_that_raises_is_undone(shard: Shard) -> None:
     assert [done(shard, block) for block in range(3)] == [1, 1, 1]
 
 
-def test_only_finished_work_is_read(shard: Shard) -> None:
+def test_only_finished_work_is_read(shard):
     seen: list[tuple[int, set[float]]] = []
     shard.update(lambda parts, block: parts[0].fill_(block + 1))
     shard.read(lambda parts, block: seen.append((block, set(parts[0].tolist()))))
@@ -87,7 +87,7 @@ def test_only_finished_work_is_read(shard: Shard) -> None:
     assert [done(shard, block) for block in range(3)] == [1, 1, 1]
 
 
-def test_a_shard_of_another_model_or_attempt_is_refused(shard: Shard, path: Path) -> None:
+def test_a_shard_of_another_model_or_attempt_is_refused(shard, path):
     other = ShardLayout(150_000, (torch.float32, torch.float32), "another model")
     with pytest.raises(ServerError, match="has another model"):
         Shard(path, other, 3)
@@ -122,14 +122,14 @@ def locked(path: Path, start: int, words: int) -> Iterator[Callable[[], None]]:
         yield holder.stdin.close
 
 
-def test_learners_beyond_the_slots_are_refused(path: Path) -> None:
+def test_learners_beyond_the_slots_are_refused(path):
     create_shard(path, LAYOUT, 3)
     with locked(path, SLOTS_AT, LINE * SLOTS), pytest.raises(ServerError, match="all 64 slots"):
         Shard(path, LAYOUT, 3)
     Shard(path, LAYOUT, 3).close()
 
 
-def test_a_forked_child_does_not_remove_its_parent(shard: Shard) -> None:
+def test_a_forked_child_does_not_remove_its_parent(shard):
     shard.members.enter(shard.slot, 1)
     if not (child := os.fork()):
         shard.close()  # as at the end of the `with` in which it was forked
@@ -138,13 +138,13 @@ def test_a_forked_child_does_not_remove_its_parent(shard: Shard) -> None:
     assert [member.slot for member in shard.members.all()] == [shard.slot]
 
 
-def test_undo_views_are_shared_by_all_blocks(shard: Shard) -> None:
+def test_undo_views_are_shared_by_all_blocks(shard):
     """7 billion parameters have 10⁵ blocks."""
     assert len(shard._blocks) == len(shard._undo_views) > 2
     assert len({id(views) for views in shard._undo_views}) == 2
 
 
-def test_locked_blocks_are_left_for_later(path: Path) -> None:
+def test_locked_blocks_are_left_for_later(path):
     layout = ShardLayout(600_000, (torch.float32,), "model")
     create_shard(path, layout, 3)
     shard, seen = Shard(path, layout, 3), list[int]()
@@ -160,7 +160,7 @@ def test_locked_blocks_are_left_for_later(path: Path) -> None:
     shard.close()
 
 
-def test_rows_that_are_only_read_are_not_copied(shard: Shard) -> None:
+def test_rows_that_are_only_read_are_not_copied(shard):
     def fail(parts: Sequence[torch.Tensor], block: int) -> None:
         parts[1].fill_(7)
         raise ValueError("no")
@@ -174,7 +174,7 @@ def test_rows_that_are_only_read_are_not_copied(shard: Shard) -> None:
     assert [set(row[: LAYOUT.block_count].tolist()) for row in shard.rows] == [{1.0}, {5.0}]
 
 
-def test_the_late_end_of_an_earlier_mapping_frees_no_lock(path: Path) -> None:
+def test_the_late_end_of_an_earlier_mapping_frees_no_lock(path):
     """A learner that left and joined again would count as dead, and its pushes would be lost."""
     create_shard(path, LAYOUT, 1)
     left = Shard(path, LAYOUT, 1)
@@ -196,7 +196,7 @@ def test_the_late_end_of_an_earlier_mapping_frees_no_lock(path: Path) -> None:
     joined.close()
 
 
-def test_only_copied_elements_are_undone(shard: Shard) -> None:
+def test_only_copied_elements_are_undone(shard):
     """A change may copy as it goes; until then the copy belongs to another block."""
 
     def fail(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -211,7 +211,7 @@ def test_only_copied_elements_are_undone(shard: Shard) -> None:
     assert done(shard, 2) == 1
 
 
-def test_threads_of_a_process_take_turns(path: Path) -> None:
+def test_threads_of_a_process_take_turns(path):
     create_shard(path, LAYOUT, 3)
     shard = ThreadedShard(path, LAYOUT, 3)
     inside = 0
@@ -230,7 +230,7 @@ def test_threads_of_a_process_take_turns(path: Path) -> None:
     shard.close()
 
 
-def test_a_shard_is_filled_from_a_snapshot_before_it_appears(path: Path) -> None:
+def test_a_shard_is_filled_from_a_snapshot_before_it_appears(path):
     snapshot = path.with_name("snapshot")
     rows = torch.arange(300_000.0)
     snapshot.write_bytes(rows.numpy().tobytes() + b"what else may follow")
@@ -253,7 +253,7 @@ def test_a_shard_is_filled_from_a_snapshot_before_it_appears(path: Path) -> None
     assert list(path.parent.iterdir()) == [snapshot]
 
 
-def test_a_shard_may_be_empty(path: Path) -> None:
+def test_a_shard_may_be_empty(path):
     layout = ShardLayout(0, (torch.float32,), "model")
     create_shard(path, layout, 3)
     shard = Shard(path, layout, 3)
@@ -262,7 +262,7 @@ def test_a_shard_may_be_empty(path: Path) -> None:
     shard.close()
 
 
-def test_a_lack_of_shared_memory_is_reported_with_both_numbers(path: Path) -> None:
+def test_a_lack_of_shared_memory_is_reported_with_both_numbers(path):
     free = os.statvfs(path.parent)
     large = ShardLayout(2 * free.f_blocks * free.f_frsize // 4, (torch.float32,), "large")
     with pytest.raises(ServerError, match=r"[\d,]+ MiB are needed, [\d,]+ MiB are free"):
@@ -279,19 +279,17 @@ def run(zygote: Zygote, what: str, path: Path, times: int) -> str:
 @pytest.mark.first("kills-30")
 @pytest.mark.parametrize("kills", [30, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("what", ["kills", "native_kills", "gather_kills"])
-def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote, what: str, kills: int) -> None:
+def test_no_kill_leaves_a_torn_block(path, zygote, what, kills):
     assert run(zygote, what, path, kills) == "whole True\n"
 
 
 @pytest.mark.parametrize("pushes", [50_000, pytest.param(250_000, marks=pytest.mark.long)])
-def test_sums_are_exact_under_contention(path: Path, zygote: Zygote, pushes: int) -> None:
+def test_sums_are_exact_under_contention(path, zygote, pushes):
     assert run(zygote, "count", path, pushes) == "sums True\n"
 
 
 @pytest.mark.parametrize("call", ["read_block", "update_block"])
-def test_a_false_deadlock_of_the_kernel_is_waited_out(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_false_deadlock_of_the_kernel_is_waited_out(shard, monkeypatch, call):
     """The kernel counts all locks of a process, of any file, as one owner's."""
     refusals = [errno.EDEADLK] * 2
 
@@ -306,14 +304,14 @@ def test_a_false_deadlock_of_the_kernel_is_waited_out(
     assert seen == [0] and not refusals
 
 
-def test_a_new_shard_can_replace_an_old_one(path: Path) -> None:
+def test_a_new_shard_can_replace_an_old_one(path):
     create_shard(path, LAYOUT, 3, had=[7, 8, 9])
     shard = Shard(path, LAYOUT, 3)
     assert shard.all_progress() == [(7, 0), (8, 0), (9, 0)]
     shard.close()
 
 
-def test_a_shard_that_can_not_be_created_is_an_error(path: Path) -> None:
+def test_a_shard_that_can_not_be_created_is_an_error(path):
     path.touch()
     with pytest.raises(ServerError, match=r"shard-1 can't be created: File exists"):
         create_shard(path / "shard-1", LAYOUT, 3)

@@ -48,7 +48,6 @@ from psrv.solvers.solver import (
     ElasticAveraging,
     ModelAveraging,
     ParallelSGD,
-    RoundSolver,
     Solver,
 )
 from psrv.transport.base import Frame, Kind
@@ -109,9 +108,7 @@ class Case(NamedTuple):
 
 @settings(max_examples=100, deadline=None)
 @given(case=Case.any(), answers=st.booleans(), learners=st.integers(1, 62))
-def test_a_step_has_the_bits_of_torch(
-    library: ctypes.CDLL, case: Case, answers: bool, learners: int
-) -> None:
+def test_a_step_has_the_bits_of_torch(library, case, answers, learners):
     """Of one push, or of a round, with or without a sum of the others."""
     momentum, summed, past = case.momentum, case.flag, case.past_caches
     into = torch.zeros(len(case.rows[0]))
@@ -136,7 +133,7 @@ def test_a_step_has_the_bits_of_torch(
 
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any(), empty=st.booleans())
-def test_a_sum_has_the_bits_of_torch(library: ctypes.CDLL, case: Case, empty: bool) -> None:
+def test_a_sum_has_the_bits_of_torch(library, case, empty):
     def ours(t: int, w: int, g: int, into: int, aside: int, _: int, kept: int, count: int) -> None:
         into = into if case.flag else 0
         library.dlctl_gather(t, w, g, into, aside, kept, count, empty, case.past_caches)
@@ -157,9 +154,7 @@ def test_a_sum_has_the_bits_of_torch(library: ctypes.CDLL, case: Case, empty: bo
 
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any(), empty=st.booleans())
-def test_elastic_averaging_has_the_bits_of_torch(
-    library: ctypes.CDLL, case: Case, empty: bool
-) -> None:
+def test_elastic_averaging_has_the_bits_of_torch(library, case, empty):
     replicas, alpha = case.flag, case.rate / 2
 
     def ours(c: int, t: int, m: int, _: int, a: int, b: int, kept: int, count: int) -> None:
@@ -186,7 +181,7 @@ def filled(path: Path, fill: float = 1.0) -> None:
     create_shard(path, LAYOUT, 1, fill=lambda rows: [row.fill_(fill) for row in rows])
 
 
-def test_an_unfinished_native_push_is_undone_as_far_as_it_was_copied(path: Path) -> None:
+def test_an_unfinished_native_push_is_undone_as_far_as_it_was_copied(path):
     """A killed learner leaves a copy of 100 elements, of which 80 have changed."""
     filled(path)
     killed, at = Shard(path, LAYOUT, 1), BLOCKS_AT + LINE
@@ -239,9 +234,7 @@ else:
         *(("gather", 1, array) for array in (0, 4)),
     ],
 )
-def test_every_change_is_copied_and_noted_before(
-    made: Path, tmp_path: Path, name: str, rows: int, protected: int
-) -> None:
+def test_every_change_is_copied_and_noted_before(made, tmp_path, name, rows, protected):
     """The copies of the first `rows` arrays go to the fifth and the sixth."""
     file = tmp_path / "arrays"
     arrays = torch.arange(7.0 * 2 * PAGE).view(7, 2 * PAGE)
@@ -292,7 +285,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     native.load.cache_clear()
 
 
-def test_native_pushes_have_the_same_result(path: Path, calls: list[int]) -> None:
+def test_native_pushes_have_the_same_result(path, calls):
     by_torch, weights = pushed(path, MOMENTUM)
     assert not calls
     native.load.cache_clear()
@@ -303,7 +296,7 @@ def test_native_pushes_have_the_same_result(path: Path, calls: list[int]) -> Non
     assert torch.equal(same, weights)
 
 
-def test_native_merges_have_the_same_result(path: Path, calls: list[int]) -> None:
+def test_native_merges_have_the_same_result(path, calls):
     found = []
     for compiles in (False, True):
         native.load.cache_clear()
@@ -329,9 +322,7 @@ def test_native_merges_have_the_same_result(path: Path, calls: list[int]) -> Non
 
 @pytest.mark.parametrize("kind", [PRIMARY, REPLICA])
 @pytest.mark.parametrize("solver", [Downpour(), ElasticAveraging(0.2)])
-def test_native_pushes_have_the_same_result_wherever_the_primary_is(
-    path: Path, solver: Solver, kind: int
-) -> None:
+def test_native_pushes_have_the_same_result_wherever_the_primary_is(path, solver, kind):
     layout, found = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind), []
     for compiles in (False, True):
         native.load.cache_clear()
@@ -363,7 +354,7 @@ class MyRounds(ParallelSGD):
 @pytest.mark.parametrize(
     "solver", [Mine(), DownpourAdagrad(), MyRounds(), ModelAveraging(), DiLoCo()]
 )
-def test_other_solvers_use_torch(path: Path, solver: Solver | RoundSolver) -> None:
+def test_other_solvers_use_torch(path, solver):
     assert native.build(path.parent, solver) is None and not list(path.parent.iterdir())
     native.build(path.parent, Downpour())
     filled(path)
@@ -373,7 +364,7 @@ def test_other_solvers_use_torch(path: Path, solver: Solver | RoundSolver) -> No
     shard.close()
 
 
-def test_other_dtypes_and_layouts_use_torch(path: Path, calls: list[int]) -> None:
+def test_other_dtypes_and_layouts_use_torch(path, calls):
     native.build(path.parent, Downpour())
     layout = ShardLayout(COUNT, (torch.float64,), "model")
     create_shard(path, layout, 1)
@@ -396,7 +387,7 @@ def test_other_dtypes_and_layouts_use_torch(path: Path, calls: list[int]) -> Non
 
 @pytest.mark.parametrize("kind", [PRIMARY, REPLICA])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_native_rounds_have_the_same_result(path: Path, kind: int, momentum: float) -> None:
+def test_native_rounds_have_the_same_result(path, kind, momentum):
     """Two learners in turn. On a replica no learner takes the step."""
     solver, found = ParallelSGD(momentum), []
     layout = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind)
@@ -452,9 +443,7 @@ def built(folder: Path) -> str:
     return line
 
 
-def test_without_a_compiler_torch_does_the_work_and_the_log_says_so(
-    path: Path, bin_folder: Path
-) -> None:
+def test_without_a_compiler_torch_does_the_work_and_the_log_says_so(path, bin_folder):
     assert built(path.parent) == NOT_COMPILED + "there is none of cc, gcc, clang"
     assert "No such file" in built(path.parent / "gone")
     pushed(path, MOMENTUM)
@@ -470,9 +459,7 @@ def test_without_a_compiler_torch_does_the_work_and_the_log_says_so(
         (f"echo of its own > $TMPDIR/cc1234.o; {INTO}; exit 1", "exit code 1"),
     ],
 )
-def test_a_compiler_without_output_is_an_error(
-    path: Path, bin_folder: Path, script: str, why: str
-) -> None:
+def test_a_compiler_without_output_is_an_error(path, bin_folder, script, why):
     compiler(bin_folder, "gcc", script)
     assert built(path.parent).startswith(f"{NOT_COMPILED}gcc: {why}")
     assert not list(path.parent.iterdir())
@@ -482,7 +469,7 @@ def test_a_compiler_without_output_is_an_error(
     assert list(path.parent.iterdir()) == [path.with_name(native.LIBRARY)]
 
 
-def test_learners_wait_while_the_server_compiles(path: Path, bin_folder: Path) -> None:
+def test_learners_wait_while_the_server_compiles(path, bin_folder):
     """They wait beyond their time limit, as while a large shard is being made."""
     compiler(bin_folder, "cc", f"{SLEEP} 1; exit 1")
     parameters, solver = Parameters(COUNT, "float32", 1, "model"), Downpour()
@@ -504,8 +491,8 @@ def test_learners_wait_while_the_server_compiles(path: Path, bin_folder: Path) -
 
 
 def test_a_hanging_compiler_and_its_children_are_killed_and_no_other_is_tried(
-    path: Path, bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    path, bin_folder, tmp_path, monkeypatch
+):
     """Learners wait for the shards meanwhile."""
     its_pid, other = tmp_path / "pid", tmp_path / "other"
     compiler(bin_folder, "cc", f"{SLEEP} 600 & echo $! > {its_pid}; wait")
@@ -518,9 +505,7 @@ def test_a_hanging_compiler_and_its_children_are_killed_and_no_other_is_tried(
     assert not other.exists() and not list(path.parent.iterdir())
 
 
-def test_a_compiler_s_leftover_processes_are_not_waited_for(
-    path: Path, bin_folder: Path, tmp_path: Path
-) -> None:
+def test_a_compiler_s_leftover_processes_are_not_waited_for(path, bin_folder, tmp_path):
     """A compiler wrapper may start a server that inherits its standard error."""
     its_pid = tmp_path / "pid"
     compiler(
@@ -543,9 +528,7 @@ def test_a_compiler_s_leftover_processes_are_not_waited_for(
         ("void dlctl_step", "void another"),
     ],
 )
-def test_functions_that_differ_from_torch_are_not_used(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
-) -> None:
+def test_functions_that_differ_from_torch_are_not_used(path, tmp_path, monkeypatch, right, wrong):
     source = native.SOURCE.read_text()
     assert right in source
     (tmp_path / "wrong.c").write_text(source.replace(right, wrong))
@@ -554,9 +537,7 @@ def test_functions_that_differ_from_torch_are_not_used(
     assert not list(path.parent.iterdir())
 
 
-def test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded(
-    path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded(path, made, monkeypatch):
     """Any user may make a folder of any name in shared memory."""
     library = path.with_name(native.LIBRARY)
     shutil.copy(made, library)

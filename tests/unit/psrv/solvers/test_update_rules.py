@@ -51,7 +51,7 @@ CASE = st.tuples(
 
 @settings(max_examples=40, deadline=None)
 @given(CASE, RATE, st.floats(0.0, 0.99))
-def test_steps_of_the_server(case: Any, lr: float, momentum: float) -> None:
+def test_steps_of_the_server(case, lr, momentum):
     seed, count, cuts, dtype = case
     rows = rows_of(seed, count, 3, dtype)
     w, v, g = [row.double().numpy() for row in rows]
@@ -89,9 +89,7 @@ PUSHED = [
 
 @pytest.mark.parametrize("solver", PUSHED, ids=repr)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_push_with_its_answer_is_the_push_and_then_the_answer(
-    solver: rules.Solver, dtype: torch.dtype
-) -> None:
+def test_a_push_with_its_answer_is_the_push_and_then_the_answer(solver, dtype):
     *server, mine, scratch = rows_of(1, 1000, 3 + solver.rows)
     server = [row.abs() for row in server]  # Adagrad's rows are squares
     apart = [row.clone() for row in server]
@@ -108,7 +106,7 @@ def test_a_push_with_its_answer_is_the_push_and_then_the_answer(
 
 @settings(max_examples=40, deadline=None)
 @given(CASE, st.floats(0.0, 1.0))
-def test_elastic_averaging(case: Any, alpha: float) -> None:
+def test_elastic_averaging(case, alpha):
     seed, count, cuts, dtype = case
     rows = rows_of(seed, count, 3, dtype)
     center, mine, _ = [row.double().numpy() for row in rows]
@@ -120,7 +118,7 @@ def test_elastic_averaging(case: Any, alpha: float) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(CASE, st.integers(1, 9), RATE, st.floats(0.0, 0.99))
-def test_steps_for_all_learners(case: Any, count: int, lr: float, momentum: float) -> None:
+def test_steps_for_all_learners(case, count, lr, momentum):
     seed, length, cuts, dtype = case
     rows = rows_of(seed, length, 3, dtype)
     w, v, total = [row.double().numpy() for row in rows]
@@ -142,9 +140,7 @@ def test_steps_for_all_learners(case: Any, count: int, lr: float, momentum: floa
 
 @settings(max_examples=20, deadline=None)
 @given(CASE, st.floats(0.0, 1.0), st.floats(0.01, 0.99), RATE)
-def test_elastic_averaging_with_nesterovs_momentum(
-    case: Any, alpha: float, momentum: float, lr: float
-) -> None:
+def test_elastic_averaging_with_nesterovs_momentum(case, alpha, momentum, lr):
     """EAMSGD: torch's parameters are y = x + μ·v, where the gradient is taken."""
     seed, count, _, dtype = case
     center, start, target = rows_of(seed, count, 3, dtype)
@@ -165,7 +161,7 @@ def test_elastic_averaging_with_nesterovs_momentum(
     assert_close(parameter.detach(), y)
 
 
-def test_the_outer_step_is_torchs_nesterov() -> None:
+def test_the_outer_step_is_torchs_nesterov():
     (start,) = rows_of(1, 50, 1)
     parameter = torch.nn.Parameter(start.clone())
     optimizer = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
@@ -179,7 +175,7 @@ def test_the_outer_step_is_torchs_nesterov() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_one_learner_trains_as_torch_does(momentum: float) -> None:
+def test_one_learner_trains_as_torch_does(momentum):
     """The server's momentum is that of torch.optim.SGD."""
     (start,) = rows_of(1, 50, 1)
     parameter = torch.nn.Parameter(start.clone())
@@ -195,7 +191,7 @@ def test_one_learner_trains_as_torch_does(momentum: float) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 99), st.floats(0.01, 0.9))
-def test_what_a_node_gathers_is_merged_as_its_learners_pushes(seed: int, rate: float) -> None:
+def test_what_a_node_gathers_is_merged_as_its_learners_pushes(seed, rate):
     replica, first, second, scratch = rows_of(seed, 60, 4)
     for solver in (rules.Downpour(), rules.Downpour(momentum=0.5, scale=0.25)):
         center, total = replica.clone(), torch.zeros(60)
@@ -208,7 +204,7 @@ def test_what_a_node_gathers_is_merged_as_its_learners_pushes(seed: int, rate: f
         assert torch.equal(server[0], expected[0]) and torch.equal(server[1], expected[1])
 
 
-def test_elastic_averaging_moves_the_replica_as_the_center() -> None:
+def test_elastic_averaging_moves_the_replica_as_the_center():
     center, first, second, scratch = rows_of(3, 60, 4)
     elastic = rules.ElasticAveraging(0.3)
     replica, total, expected = center.clone(), torch.zeros(60), center.clone()
@@ -237,11 +233,11 @@ def test_elastic_averaging_moves_the_replica_as_the_center() -> None:
         ({"solver": "diloco", "learning_rate": 1.0, "momentum": 0.0}, rules.DiLoCo(1.0, 0.0)),
     ],
 )
-def test_the_solver_of_a_plan(settings_of_plan: dict[str, Any], solver: object) -> None:
+def test_the_solver_of_a_plan(settings_of_plan, solver):
     made = rules.solver_of(ParameterServer(shard_nodes=[0], **settings_of_plan), learners=4)
     assert made == solver
 
 
-def test_solver_of_refuses_a_user_s_own_solver() -> None:
+def test_solver_of_refuses_a_user_s_own_solver():
     with pytest.raises(ServerError, match="'own', which dlctl does not make"):
         rules.solver_of(ParameterServer(solver="own", shard_nodes=[0]), learners=4)

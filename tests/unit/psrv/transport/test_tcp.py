@@ -58,7 +58,7 @@ def congestion_control(sock: socket.socket) -> bytes:
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
 
 
-def test_connections_avoid_bbr_where_it_is_the_default() -> None:
+def test_connections_avoid_bbr_where_it_is_the_default():
     with socket.socket() as connection:
         with contextlib.suppress(OSError):  # not every host has BBR
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
@@ -66,7 +66,7 @@ def test_connections_avoid_bbr_where_it_is_the_default() -> None:
         assert congestion_control(connection) not in (b"", b"bbr")
 
 
-def test_sockets_are_tuned_before_they_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_are_tuned_before_they_are_connected(monkeypatch):
     """BBR leaves a connection paced forever; accepted sockets inherit from their listener."""
     connected: list[bool] = []
     tune = sockets.tune
@@ -89,13 +89,13 @@ def test_sockets_are_tuned_before_they_are_connected(monkeypatch: pytest.MonkeyP
                 assert congestion_control(end) not in (b"", b"bbr")
 
 
-def test_only_the_named_address_is_bound(server: Server) -> None:
+def test_only_the_named_address_is_bound(server):
     """All of 127.0.0.0/8 belongs to this host and stands for another of its networks."""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", server.listener.port))
 
 
-def test_frames_arrive_whole_and_in_order_in_both_directions(server: Server) -> None:
+def test_frames_arrive_whole_and_in_order_in_both_directions(server):
     ours, theirs = server.pair()
     blocks = [torch.randn(65_536) for _ in range(8)]
 
@@ -122,7 +122,7 @@ def test_frames_arrive_whole_and_in_order_in_both_directions(server: Server) -> 
         thread.join()
 
 
-def test_closing_a_connection_ends_waiting_threads_on_both_sides(server: Server) -> None:
+def test_closing_a_connection_ends_waiting_threads_on_both_sides(server):
     ours, theirs = server.pair()
     ends: list[str] = []
 
@@ -144,7 +144,7 @@ def test_closing_a_connection_ends_waiting_threads_on_both_sides(server: Server)
             ours.send(Frame(Kind.CLOCK))
 
 
-def test_a_frame_that_is_too_long_is_refused(server: Server) -> None:
+def test_a_frame_that_is_too_long_is_refused(server):
     ours, theirs = server.pair()
     ours.send(Frame(Kind.TOTAL), memoryview(bytes(100)))
     with pytest.raises(DisconnectedError, match="a frame of 100 bytes, 99 fit"):
@@ -152,7 +152,7 @@ def test_a_frame_that_is_too_long_is_refused(server: Server) -> None:
 
 
 @pytest.mark.parametrize("what", ["repeated", "changed"])
-def test_a_manipulated_frame_is_refused(server: Server, what: str) -> None:
+def test_a_manipulated_frame_is_refused(server, what):
     ours, theirs = server.pair()
     raw, sent = ours._socket, []
 
@@ -174,9 +174,7 @@ def test_a_manipulated_frame_is_refused(server: Server, what: str) -> None:
         theirs.receive(memoryview(bytearray()))
 
 
-def test_an_opener_without_the_secret_is_refused_and_learns_nothing(
-    server: Server, wait_until: Wait
-) -> None:
+def test_an_opener_without_the_secret_is_refused_and_learns_nothing(server, wait_until):
     with pytest.raises(RefusedError, match="does not know the secret of this training's attempt"):
         server.dial(secret=b"t" * 32)
     wait_until(lambda: server.logged, 60)
@@ -184,7 +182,7 @@ def test_an_opener_without_the_secret_is_refused_and_learns_nothing(
     assert server.accepted.empty()
 
 
-def test_a_refused_opener_is_told_why(server: Server, wait_until: Wait) -> None:
+def test_a_refused_opener_is_told_why(server, wait_until):
     server.reason = "node 1 was given up\x1b[2J"
     with pytest.raises(RefusedError, match=r"node 1 was given up\\x1b\[2J"):
         server.dial()
@@ -192,7 +190,7 @@ def test_a_refused_opener_is_told_why(server: Server, wait_until: Wait) -> None:
     assert server.accepted.empty()
 
 
-def test_a_server_without_the_secret_is_refused() -> None:
+def test_a_server_without_the_secret_is_refused():
     """It accepts every proof, but can't give its own."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -213,9 +211,7 @@ def test_a_server_without_the_secret_is_refused() -> None:
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n" + bytes(200), b"", b"dlctlps"])
-def test_garbage_and_silence_end_a_handshake(
-    server: Server, wait_until: Wait, monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
+def test_garbage_and_silence_end_a_handshake(server, wait_until, monkeypatch, said):
     monkeypatch.setattr(tcp, "HANDSHAKE_LIMIT_S", 0.2)
     with socket.create_connection(("127.0.0.1", server.listener.port)) as peer:
         peer.sendall(said)
@@ -228,7 +224,7 @@ def test_garbage_and_silence_end_a_handshake(
             assert peer.recv(1) == b""
 
 
-def test_many_unauthenticated_peers_keep_nobody_out(server: Server, wait_until: Wait) -> None:
+def test_many_unauthenticated_peers_keep_nobody_out(server, wait_until):
     peers = [
         socket.create_connection(("127.0.0.1", server.listener.port))
         for _ in range(MAX_UNAUTHENTICATED + 1)
@@ -242,7 +238,7 @@ def test_many_unauthenticated_peers_keep_nobody_out(server: Server, wait_until: 
         peer.close()
 
 
-def test_the_busiest_address_loses_its_oldest_connection() -> None:
+def test_the_busiest_address_loses_its_oldest_connection():
     peers, pairs = (
         UnauthenticatedPeers(),
         [socket.socketpair() for _ in range(MAX_UNAUTHENTICATED + 1)],
@@ -264,7 +260,7 @@ def _has_ended(end: socket.socket) -> bool:
         return False
 
 
-def test_refusals_do_not_fill_the_disk() -> None:
+def test_refusals_do_not_fill_the_disk():
     lines: list[str] = []
     now = [0.0]
     refusals = Refusals(lines.append, lambda: now[0])
@@ -277,9 +273,7 @@ def test_refusals_do_not_fill_the_disk() -> None:
     assert lines[20:] == ["refused again (and 980 more since the last such line)"]
 
 
-def test_a_peer_is_refused_without_a_free_thread_and_the_next_is_accepted(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_is_refused_without_a_free_thread_and_the_next_is_accepted(server, monkeypatch):
     start = threading.Thread.start
 
     def fail(thread: threading.Thread) -> None:
@@ -295,7 +289,7 @@ def test_a_peer_is_refused_without_a_free_thread_and_the_next_is_accepted(
     assert "can't start new thread" in server.logged[0]
 
 
-def test_an_old_proof_fits_no_new_connection(server: Server) -> None:
+def test_an_old_proof_fits_no_new_connection(server):
     """The bytes of an earlier opener are replayed."""
     said: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as between:

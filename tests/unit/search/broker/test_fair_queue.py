@@ -33,12 +33,12 @@ def drain(queue: FairQueue, fits=lambda shape: True) -> list[Item]:  # noqa: ANN
     return found
 
 
-def test_flows_take_turns() -> None:
+def test_flows_take_turns():
     queue = fair_queue(*(Item("a") for _ in range(6)), *(Item("b") for _ in range(3)))
     assert "".join(item.flow for item in drain(queue)) == "abababaaa"
 
 
-def test_a_flow_of_large_tasks_gets_no_more_than_one_of_small_tasks() -> None:
+def test_a_flow_of_large_tasks_gets_no_more_than_one_of_small_tasks():
     large = [Item("large", cost=8.0) for _ in range(10)]
     queue = fair_queue(*large, *(Item("small") for _ in range(200)))
     done: Counter[str] = Counter()
@@ -49,18 +49,18 @@ def test_a_flow_of_large_tasks_gets_no_more_than_one_of_small_tasks() -> None:
     assert abs(done["large"] - done["small"]) <= 8
 
 
-def test_higher_priorities_go_first_and_equal_ones_in_order() -> None:
+def test_higher_priorities_go_first_and_equal_ones_in_order():
     items = [Item("a", priority=p, number=n) for n, p in enumerate([0, 5, 0, 5])]
     assert [item.number for item in drain(fair_queue(*items))] == [1, 3, 0, 2]
 
 
-def test_what_does_not_fit_is_passed_over_and_stays() -> None:
+def test_what_does_not_fit_is_passed_over_and_stays():
     queue = fair_queue(Item("a", shape=9), Item("a", shape=1), Item("b", shape=9))
     assert [item.shape for item in drain(queue, lambda shape: shape == 1)] == [1]
     assert len(drain(queue)) == 2
 
 
-def test_what_was_withdrawn_is_never_given_out() -> None:
+def test_what_was_withdrawn_is_never_given_out():
     items = [Item("a"), Item("a"), Item("b")]
     queue = fair_queue(*items)
     items[0].gone = True
@@ -77,7 +77,7 @@ ITEMS = st.builds(
 
 
 @given(st.lists(ITEMS, max_size=40), st.integers(0, 3))
-def test_each_item_that_fits_is_given_out_exactly_once(items: list[Item], largest: int) -> None:
+def test_each_item_that_fits_is_given_out_exactly_once(items, largest):
     queue = fair_queue(*items)
     first = drain(queue, lambda shape: shape <= largest)
     rest = drain(queue)

@@ -62,7 +62,7 @@ def success(lease: m.Lease) -> m.Result:
     return result_of(lease, m.SUCCEEDED, value=b"1")
 
 
-def test_a_task_goes_from_owned_to_processing_to_results() -> None:
+def test_a_task_goes_from_owned_to_processing_to_results():
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
     assert queues.status().owned == 1
@@ -74,7 +74,7 @@ def test_a_task_goes_from_owned_to_processing_to_results() -> None:
     assert queues.status().results == 0 and queues.outstanding == 0
 
 
-def test_a_late_result_is_dropped_once_another_worker_has_the_task() -> None:
+def test_a_late_result_is_dropped_once_another_worker_has_the_task():
     queues, _, old = leased()
     queues.lapse(LEASE_S + 1)
     (new,) = queues.lease("w2", 1, ROOM, LEASE_S + 1)
@@ -84,7 +84,7 @@ def test_a_late_result_is_dropped_once_another_worker_has_the_task() -> None:
     assert len(outcome_of(queues)) == 1 and queues.counts["dropped"] == 2
 
 
-def test_a_worker_that_was_cut_off_goes_on_if_nobody_else_has_the_task() -> None:
+def test_a_worker_that_was_cut_off_goes_on_if_nobody_else_has_the_task():
     queues, log, lease = leased()
     queues.lapse(LEASE_S + 1)
     assert queues.renew("w1", [report_of(lease)], LEASE_S + 2) == {}
@@ -96,7 +96,7 @@ def test_a_worker_that_was_cut_off_goes_on_if_nobody_else_has_the_task() -> None
     assert not again.tasks
 
 
-def test_a_lease_is_valid_until_there_is_a_newer_one_and_never_again() -> None:
+def test_a_lease_is_valid_until_there_is_a_newer_one_and_never_again():
     queues, _, old = leased()
     queues.lapse(LEASE_S + 1)
     (new,) = queues.lease("w2", 1, ROOM, LEASE_S + 1)
@@ -108,7 +108,7 @@ def test_a_lease_is_valid_until_there_is_a_newer_one_and_never_again() -> None:
     assert [r.lease_id for r in outcome_of(queues)] == [new.id]
 
 
-def test_of_leases_of_a_former_incarnation_the_newest_that_shows_up_is_valid() -> None:
+def test_of_leases_of_a_former_incarnation_the_newest_that_shows_up_is_valid():
     queues, log, old = leased()
     queues.lapse(LEASE_S + 1)
     (new,) = queues.lease("w2", 1, ROOM, LEASE_S + 1)
@@ -122,7 +122,7 @@ def test_of_leases_of_a_former_incarnation_the_newest_that_shows_up_is_valid() -
         assert [r.lease_id for r in outcome_of(again)] == [new.id]
 
 
-def test_the_death_of_a_worker_that_was_to_leave_is_not_the_tasks() -> None:
+def test_the_death_of_a_worker_that_was_to_leave_is_not_the_tasks():
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
     now = 0.0
@@ -134,7 +134,7 @@ def test_the_death_of_a_worker_that_was_to_leave_is_not_the_tasks() -> None:
     assert queues.tasks[make_task(1).id].task.deaths == 2  # the first and the last
 
 
-def test_renewed_leases_do_not_lapse() -> None:
+def test_renewed_leases_do_not_lapse():
     queues, _, lease = leased()
     for now in range(1, 60):
         queues.renew("w1", [report_of(lease)], float(now))
@@ -142,7 +142,7 @@ def test_renewed_leases_do_not_lapse() -> None:
     assert queues.lapse(59 + LEASE_S + 1) == 1
 
 
-def test_a_broken_connection_ends_leases_early() -> None:
+def test_a_broken_connection_ends_leases_early():
     queues, _ = make_queues()
     queues.submit("one", [make_task(1), make_task(2)], 10)
     queues.lease("w1", 2, ROOM, 0.0)
@@ -151,7 +151,7 @@ def test_a_broken_connection_ends_leases_early() -> None:
     assert queues.lapse(1.6) == 2
 
 
-def test_three_deaths_are_a_failed_result() -> None:
+def test_three_deaths_are_a_failed_result():
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
     now = 0.0
@@ -165,7 +165,7 @@ def test_three_deaths_are_a_failed_result() -> None:
     assert queues.lease("w1", 1, ROOM, now) == []
 
 
-def test_a_task_that_is_handed_back_is_no_death_and_keeps_its_checkpoint() -> None:
+def test_a_task_that_is_handed_back_is_no_death_and_keeps_its_checkpoint():
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
     for _ in range(MOST_DEATHS + 1):
@@ -176,7 +176,7 @@ def test_a_task_that_is_handed_back_is_no_death_and_keeps_its_checkpoint() -> No
     assert (lease.task.deaths, lease.task.checkpoint) == (0, "here")
 
 
-def test_the_folder_of_a_run_that_may_go_on_is_given_to_nobody_else() -> None:
+def test_the_folder_of_a_run_that_may_go_on_is_given_to_nobody_else():
     queues, log = make_queues()
     theirs = f"search/tasks/{make_task(9).id}/checkpoint"
     queues.submit("one", [make_task(1), make_task(2, checkpoint=theirs)], 10)
@@ -198,7 +198,7 @@ def test_the_folder_of_a_run_that_may_go_on_is_given_to_nobody_else() -> None:
     }
 
 
-def test_only_owned_tasks_are_lent_one_hop_deep() -> None:
+def test_only_owned_tasks_are_lent_one_hop_deep():
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
     queues.help("b2", [m.Lease(task=make_task(2), id=77)])
@@ -207,7 +207,7 @@ def test_only_owned_tasks_are_lent_one_hop_deep() -> None:
     assert queues.status().helper == 1
 
 
-def test_owned_and_helped_tasks_take_turns() -> None:
+def test_owned_and_helped_tasks_take_turns():
     queues, _ = make_queues()
     queues.submit("one", [make_task(n) for n in range(10)], 100)
     queues.help("b2", [m.Lease(task=make_task(n), id=n) for n in range(10, 20)])
@@ -216,7 +216,7 @@ def test_owned_and_helped_tasks_take_turns() -> None:
     assert all(sum(kinds[:n]) in (n // 2, (n + 1) // 2) for n in range(20))
 
 
-def test_a_helped_result_goes_back_under_the_owners_lease() -> None:
+def test_a_helped_result_goes_back_under_the_owners_lease():
     queues, log = make_queues()
     queues.help("b2", [m.Lease(task=make_task(2), id=77)])
     (lease,) = queues.lease("w1", 1, ROOM, 0.0)
@@ -231,7 +231,7 @@ def test_a_helped_result_goes_back_under_the_owners_lease() -> None:
     assert not queues.has_of("b2")
 
 
-def test_a_task_that_is_lent_again_goes_on_where_it_is_under_the_newer_lease() -> None:
+def test_a_task_that_is_lent_again_goes_on_where_it_is_under_the_newer_lease():
     queues, _ = make_queues()
     queues.help("b2", [m.Lease(task=make_task(2), id=77)])
     (runs,) = queues.lease("w1", 1, ROOM, 0.0)
@@ -242,7 +242,7 @@ def test_a_task_that_is_lent_again_goes_on_where_it_is_under_the_newer_lease() -
     assert accepted.result.lease_id == 78
 
 
-def test_a_task_that_is_being_stopped_does_not_take_a_newer_lease() -> None:
+def test_a_task_that_is_being_stopped_does_not_take_a_newer_lease():
     """Its result, CANCELLED, must not count for the owner, who still wants it."""
     queues, _ = make_queues()
     queues.help("b2", [m.Lease(task=make_task(2), id=77)])
@@ -252,7 +252,7 @@ def test_a_task_that_is_being_stopped_does_not_take_a_newer_lease() -> None:
     assert [report.lease_id for report in queues.helping("b2")] == [77]
 
 
-def test_a_helped_task_that_its_owner_no_longer_wants_is_stopped() -> None:
+def test_a_helped_task_that_its_owner_no_longer_wants_is_stopped():
     queues, _ = make_queues()
     queues.help("b2", [m.Lease(task=make_task(n), id=n) for n in (1, 2)])
     (runs,) = queues.lease("w1", 1, ROOM, 0.0)
@@ -261,7 +261,7 @@ def test_a_helped_task_that_its_owner_no_longer_wants_is_stopped() -> None:
     assert queues.renew("w1", [report_of(runs)], 1.0) == {runs.task.id: m.STOP}
 
 
-def test_a_restart_remembers_what_was_withdrawn_and_how_far_tasks_came() -> None:
+def test_a_restart_remembers_what_was_withdrawn_and_how_far_tasks_came():
     queues, log = make_queues()
     queues.submit("one", [make_task(1), make_task(2)], 10)
     leases = {lease.task.id: lease for lease in queues.lease("w1", 2, ROOM, 0.0)}
@@ -283,7 +283,7 @@ def test_a_restart_remembers_what_was_withdrawn_and_how_far_tasks_came() -> None
     assert (found.task.checkpoint, found.task.deaths) == ("here", 1)
 
 
-def test_a_worker_goes_on_with_its_task_over_a_restart() -> None:
+def test_a_worker_goes_on_with_its_task_over_a_restart():
     queues, log, lease = leased()
     again, _ = replayed(log)
     assert again.renew("w1", [report_of(lease)], 0.5) == {}
@@ -293,13 +293,13 @@ def test_a_worker_goes_on_with_its_task_over_a_restart() -> None:
     assert [r.outcome for r in outcome_of(again)] == [m.SUCCEEDED]
 
 
-def test_a_model_that_sends_more_than_there_is_room_for_is_told() -> None:
+def test_a_model_that_sends_more_than_there_is_room_for_is_told():
     queues, _ = make_queues()
     known, came = queues.submit("one", [make_task(n) for n in range(5)], 3)
     assert (len(known), came) == (3, 3)
 
 
-def test_payloads_and_values_are_counted_over_a_restart() -> None:
+def test_payloads_and_values_are_counted_over_a_restart():
     queues, log = make_queues()
     queues.submit("one", [make_task(n, payload=b"x" * 100) for n in range(3)], 10)
     (lease,) = queues.lease("w1", 1, ROOM, 0.0)
@@ -311,7 +311,7 @@ def test_payloads_and_values_are_counted_over_a_restart() -> None:
         assert (each.tasks.payload_bytes, each.results.value_bytes) == (200, 1000)
 
 
-def test_what_was_counted_goes_on_over_restarts() -> None:
+def test_what_was_counted_goes_on_over_restarts():
     queues, log = make_queues()
     queues.submit("one", [make_task(1), make_task(2), make_task(3), make_task(4)], 10)
     first, second, third = queues.lease("w1", 3, ROOM, 0.0)
@@ -329,13 +329,13 @@ def test_what_was_counted_goes_on_over_restarts() -> None:
     assert once_more.counts == {"accepted": 3, "failed": 1, "dropped": 2, "lent": 1}
 
 
-def test_what_is_leased_at_once_fits_into_a_message() -> None:
+def test_what_is_leased_at_once_fits_into_a_message():
     queues, _ = make_queues()
     queues.submit("one", [make_task(n, payload=b"x" * (15 << 20)) for n in range(5)], 10)
     assert len(queues.lease("w1", 5, ROOM, 0.0)) == 2
 
 
-def test_deaths_at_a_broker_that_helps_count_at_the_owner() -> None:
+def test_deaths_at_a_broker_that_helps_count_at_the_owner():
     owner, _ = make_queues()
     helper, _ = make_queues()
     owner.submit("one", [make_task(1)], 10)
@@ -354,7 +354,7 @@ def test_deaths_at_a_broker_that_helps_count_at_the_owner() -> None:
     assert ended.result.outcome == m.KILLED_WORKERS
 
 
-def test_a_task_that_waited_at_a_worker_that_died_has_no_death_and_waits_there_no_more() -> None:
+def test_a_task_that_waited_at_a_worker_that_died_has_no_death_and_waits_there_no_more():
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
     ahead = dataclasses.replace(ROOM, ahead=True)
@@ -382,7 +382,7 @@ def run_at_a_helper() -> tuple[Queues, list[tuple[int, bytes]], Queues, m.Lease]
     return owner, log, helper, lease
 
 
-def test_deaths_at_a_broker_that_helps_are_not_lost_with_it() -> None:
+def test_deaths_at_a_broker_that_helps_are_not_lost_with_it():
     owner, log, helper, lease = run_at_a_helper()
     helper.lapse(LEASE_S + 1)
     owner.renew(f"{PEER}helper", helper.helping("owner"), LEASE_S - 1)
@@ -393,7 +393,7 @@ def test_deaths_at_a_broker_that_helps_are_not_lost_with_it() -> None:
     assert owner.tasks[make_task(1).id].task.deaths == 0
 
 
-def test_a_task_that_a_worker_hands_back_to_a_helper_keeps_the_deaths_counted_there() -> None:
+def test_a_task_that_a_worker_hands_back_to_a_helper_keeps_the_deaths_counted_there():
     helper, _ = make_queues()
     helper.help("owner", [m.Lease(task=make_task(1), id=77)])
     helper.lease("w1", 1, ROOM, 0.0)
@@ -404,7 +404,7 @@ def test_a_task_that_a_worker_hands_back_to_a_helper_keeps_the_deaths_counted_th
     assert [each.result.deaths for each in helper.results.helped["owner"].values()] == [1]
 
 
-def test_a_report_at_a_broker_that_helps_reaches_the_model_once_with_its_step() -> None:
+def test_a_report_at_a_broker_that_helps_reaches_the_model_once_with_its_step():
     owner, _, helper, lease = run_at_a_helper()
     report = report_of(lease, step=9, metrics={"loss": 0.5})
     helper.renew("w1", [report], 1.0)
@@ -415,7 +415,7 @@ def test_a_report_at_a_broker_that_helps_reaches_the_model_once_with_its_step() 
     assert not box.has_reports
 
 
-def test_what_a_task_reports_last_comes_to_the_model_with_its_result() -> None:
+def test_what_a_task_reports_last_comes_to_the_model_with_its_result():
     owner, _, helper, lease = run_at_a_helper()
     result = success(lease)
     result.report.MergeFrom(m.Report(task_id=lease.task.id, step=9, metrics={"loss": 0.5}))
@@ -427,7 +427,7 @@ def test_what_a_task_reports_last_comes_to_the_model_with_its_result() -> None:
     assert [(r.step, dict(r.metrics)) for r in box.take_reports()] == [(9, {"loss": 0.5})]
 
 
-def test_another_models_tasks_can_not_be_cancelled() -> None:
+def test_another_models_tasks_can_not_be_cancelled():
     queues, _ = make_queues()
     queues.submit("one", [make_task(1)], 10)
     queues.cancel("two", [make_task(1).id])
@@ -565,7 +565,7 @@ Broker.TestCase.settings = settings(max_examples=150, stateful_step_count=40, de
 TestBroker = Broker.TestCase
 
 
-def test_a_worker_gets_only_tasks_of_the_types_that_it_runs() -> None:
+def test_a_worker_gets_only_tasks_of_the_types_that_it_runs():
     queues, _ = make_queues()
     tasks = [make_task(1), make_task(2), make_task(3)]
     tasks[1].type, tasks[2].type = "node", "exec"
@@ -577,7 +577,7 @@ def test_a_worker_gets_only_tasks_of_the_types_that_it_runs() -> None:
     assert [lease.task.type for lease in queues.lease("w2", 9, ours, 0.0)] == ["python", "exec"]
 
 
-def test_a_task_goes_only_where_there_is_room() -> None:
+def test_a_task_goes_only_where_there_is_room():
     fits = m.Needs(cpus=8, gpus=1, memory_bytes=9, labels=["a100"])
     room = Room.of(fits, m.ExchangeRequest(seconds_left=600.0))
     assert room.fits(Shape(8, 1, 9, ("a100",), 600.0, "python"))

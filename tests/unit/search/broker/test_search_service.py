@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from broker_in_process import broker_in, submit
 from event_loops import in_loop
 
@@ -48,7 +47,7 @@ def end(lease: m.Lease, outcome: m.Outcome = m.SUCCEEDED) -> list[m.Result]:
 
 
 @in_loop
-async def test_only_a_task_that_comes_back_wakes_workers_that_wait(tmp_path: Path) -> None:
+async def test_only_a_task_that_comes_back_wakes_workers_that_wait(tmp_path):
     """With a thousand workers, waking all of them for each result left the broker a tenth."""
     with broker_in(tmp_path, queues=Counting) as broker:
         await submit(broker, 0, 1)
@@ -62,7 +61,7 @@ async def test_only_a_task_that_comes_back_wakes_workers_that_wait(tmp_path: Pat
 
 
 @in_loop
-async def test_a_broker_whose_lease_has_lapsed_gives_out_nothing(tmp_path: Path) -> None:
+async def test_a_broker_whose_lease_has_lapsed_gives_out_nothing(tmp_path):
     with broker_in(tmp_path) as broker:
         await submit(broker, 1)
         broker._lease.close()
@@ -71,8 +70,8 @@ async def test_a_broker_whose_lease_has_lapsed_gives_out_nothing(tmp_path: Path)
 
 @in_loop
 async def test_a_worker_that_has_ended_what_it_ran_begins_one_of_the_tasks_that_it_waits_for(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """All of them were taken for tasks that wait there, and had no deaths."""
     with broker_in(tmp_path) as broker:
         await submit(broker, 0)
@@ -84,9 +83,7 @@ async def test_a_worker_that_has_ended_what_it_ran_begins_one_of_the_tasks_that_
 
 
 @in_loop
-async def test_a_large_task_goes_to_a_worker_whose_small_ones_ended_meanwhile(
-    tmp_path: Path,
-) -> None:
+async def test_a_large_task_goes_to_a_worker_whose_small_ones_ended_meanwhile(tmp_path):
     """The call that waits was made when less was free. The worker need not ask again."""
     with broker_in(tmp_path) as broker:
         await submit(broker, 0)
@@ -98,9 +95,7 @@ async def test_a_large_task_goes_to_a_worker_whose_small_ones_ended_meanwhile(
 
 
 @in_loop
-async def test_the_end_of_a_worker_that_said_that_it_leaves_is_no_death_of_its_task(
-    tmp_path: Path,
-) -> None:
+async def test_the_end_of_a_worker_that_said_that_it_leaves_is_no_death_of_its_task(tmp_path):
     with broker_in(tmp_path) as broker:
         await submit(broker, 1)
         for worker, leaving, deaths in (("w1", True, 0), ("w2", False, 1)):
@@ -112,8 +107,8 @@ async def test_the_end_of_a_worker_that_said_that_it_leaves_is_no_death_of_its_t
 
 @in_loop
 async def test_a_model_is_told_how_much_room_there_is_by_number_bytes_and_what_the_disk_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(service_module, "MOST_TASKS", 5)
     monkeypatch.setattr(service_module, "MOST_KEPT_BYTES", 1000)
     with broker_in(tmp_path) as broker:
@@ -134,9 +129,7 @@ async def test_a_model_is_told_how_much_room_there_is_by_number_bytes_and_what_t
 
 
 @in_loop
-async def test_a_broker_that_ends_writes_nothing_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_that_ends_writes_nothing_afterwards(tmp_path, monkeypatch):
     """A write that was under way made the file again that a broker which retires had removed."""
     began, may_end = threading.Event(), threading.Event()
     written: list[bool] = []

@@ -54,18 +54,18 @@ def lapse_after(folder: Path, beats: int, lease_s: float = LEASE_S) -> float:
     return now_s
 
 
-def test_a_successor_waits_for_the_whole_lease_after_the_last_change(tmp_path: Path) -> None:
+def test_a_successor_waits_for_the_whole_lease_after_the_last_change(tmp_path):
     write_lease(tmp_path, 1)
     assert LEASE_S < lapse_after(tmp_path, beats=0) < LEASE_S + 0.3
     assert 0.9 + LEASE_S < lapse_after(tmp_path, beats=4) < 0.9 + LEASE_S + 0.4
 
 
-def test_a_lease_that_can_not_be_read_is_waited_for_too(tmp_path: Path) -> None:
+def test_a_lease_that_can_not_be_read_is_waited_for_too(tmp_path):
     (tmp_path / "1.lease").write_text("")
     assert lapse_after(tmp_path, beats=0, lease_s=7.0) > 7.0
 
 
-def test_a_process_that_died_here_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_process_that_died_here_is_not_waited_for(tmp_path):
     code = (
         "import sys, os; from pathlib import Path; from search.journal.epochs import Lease;"
         "Lease.claim(Path(sys.argv[1]), 60.0); os._exit(0)"
@@ -76,7 +76,7 @@ def test_a_process_that_died_here_is_not_waited_for(tmp_path: Path) -> None:
     wait_for_lapse(LeaseWatch(tmp_path, 1, 60.0), lambda _: pytest.fail("it was waited for"))
 
 
-def test_a_holder_ends_when_a_successor_has_claimed(tmp_path: Path) -> None:
+def test_a_holder_ends_when_a_successor_has_claimed(tmp_path):
     first = Lease.claim(tmp_path, 10 * LEASE_S)
     try:
         assert first.held() and first.incarnation == 1
@@ -92,7 +92,7 @@ def test_a_holder_ends_when_a_successor_has_claimed(tmp_path: Path) -> None:
         first.close()
 
 
-def test_a_holder_that_can_not_write_stops_acknowledging(tmp_path: Path) -> None:
+def test_a_holder_that_can_not_write_stops_acknowledging(tmp_path):
     lease = Lease.claim(tmp_path / "b", LEASE_S)
     try:
         (tmp_path / "b").rename(tmp_path / "moved")
@@ -108,14 +108,14 @@ def at_once(claim: Callable[[], Any]) -> list[Any]:
         return [each.result() for each in [threads.submit(claim) for _ in range(8)]]
 
 
-def test_two_that_claim_at_once_get_different_numbers(tmp_path: Path) -> None:
+def test_two_that_claim_at_once_get_different_numbers(tmp_path):
     got = at_once(lambda: Lease.claim(tmp_path, LEASE_S))
     assert sorted(lease.incarnation for lease in got) == list(range(1, 9))
     for lease in got:
         lease.close()
 
 
-def test_of_those_that_adopt_an_incarnation_at_once_one_succeeds(tmp_path: Path) -> None:
+def test_of_those_that_adopt_an_incarnation_at_once_one_succeeds(tmp_path):
     write_lease(tmp_path, 1)
     got = at_once(lambda: Lease.claim_after(tmp_path, 1, LEASE_S))
     (lease,) = filter(None, got)
@@ -124,7 +124,7 @@ def test_of_those_that_adopt_an_incarnation_at_once_one_succeeds(tmp_path: Path)
 
 
 @pytest.mark.parametrize("state", [LEFT, RETIRED])
-def test_who_ended_in_order_is_not_waited_for(tmp_path: Path, state: str) -> None:
+def test_who_ended_in_order_is_not_waited_for(tmp_path, state):
     lease = Lease.claim(tmp_path, 60.0)
     watch = LeaseWatch(tmp_path, 1, 60.0)
     assert watch.look() == HOLDS
@@ -134,7 +134,7 @@ def test_who_ended_in_order_is_not_waited_for(tmp_path: Path, state: str) -> Non
     wait_for_lapse(watch, lambda s: pytest.fail("it waited"))
 
 
-def test_a_holder_that_sees_its_successor_says_that_it_ends(tmp_path: Path) -> None:
+def test_a_holder_that_sees_its_successor_says_that_it_ends(tmp_path):
     first = Lease.claim(tmp_path, LEASE_S)
     second = Lease.claim_after(tmp_path, 1, LEASE_S)
     assert second is not None
@@ -153,7 +153,7 @@ def log(folder: Path, number: int, *records: tuple[int, bytes], torn: bytes = b"
     log_path(folder, number).write_bytes(b"".join(encode(*each) for each in records) + torn)
 
 
-def test_the_newest_log_with_a_whole_snapshot_counts(tmp_path: Path) -> None:
+def test_the_newest_log_with_a_whole_snapshot_counts(tmp_path):
     done = (SNAPSHOT_COMPLETE, b"")
     log(tmp_path, 1, (1, b"old"), done)
     log(tmp_path, 2, (1, b"snapshot"), done, (2, b"later"), torn=b"xxx")
@@ -164,7 +164,7 @@ def test_the_newest_log_with_a_whole_snapshot_counts(tmp_path: Path) -> None:
     assert {path.stem for path in tmp_path.glob("*.sealed")} == {"1", "2", "3"}
 
 
-def test_the_newest_segment_with_a_whole_snapshot_counts(tmp_path: Path) -> None:
+def test_the_newest_segment_with_a_whole_snapshot_counts(tmp_path):
     done = (SNAPSHOT_COMPLETE, b"")
     log(tmp_path, 1, (1, b"first"), done)
     for segment, records in ((9, [(1, b"nine"), done]), (10, [(1, b"ten"), done, (2, b"later")])):
@@ -179,9 +179,7 @@ def test_the_newest_segment_with_a_whole_snapshot_counts(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["12.lease"]
 
 
-def test_a_log_whose_holder_may_still_acknowledge_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_whose_holder_may_still_acknowledge_is_not_read(tmp_path, monkeypatch):
     log(tmp_path, 1, (SNAPSHOT_COMPLETE, b""))
 
     def acknowledges_meanwhile(watch: LeaseWatch) -> None:
@@ -192,20 +190,18 @@ def test_a_log_whose_holder_may_still_acknowledge_is_not_read(
     assert [each.payload for each in found.records] == [b"", b"acknowledged"]
 
 
-def test_a_sealed_log_is_not_waited_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sealed_log_is_not_waited_for_again(tmp_path, monkeypatch):
     log(tmp_path, 1, (SNAPSHOT_COMPLETE, b""))
     adopt(tmp_path, 2, 0.05)
     monkeypatch.setattr(epochs, "wait_for_lapse", lambda _: pytest.fail("it was waited for"))
     assert adopt(tmp_path, 3, 60.0).incarnation == 1
 
 
-def test_nothing_is_adopted_where_nothing_was(tmp_path: Path) -> None:
+def test_nothing_is_adopted_where_nothing_was(tmp_path):
     assert adopt(tmp_path, 1, 60.0).incarnation == 0
 
 
-def test_logs_before_a_whole_snapshot_are_removed(tmp_path: Path) -> None:
+def test_logs_before_a_whole_snapshot_are_removed(tmp_path):
     for number in (1, 2):
         log(tmp_path, number, (SNAPSHOT_COMPLETE, b""))
     adopt(tmp_path, 3, 0.05)

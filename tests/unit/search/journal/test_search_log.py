@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import threading
-from pathlib import Path
 
 import pytest
 from event_loops import in_loop, run_loop
@@ -20,11 +19,8 @@ RECORDS = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=50)), max_s
 
 @given(records=RECORDS, cut=st.integers(0, 60), noise=st.binary(max_size=30))
 def test_what_was_written_whole_is_read_and_a_torn_tail_is_cut(
-    tmp_path_factory: pytest.TempPathFactory,
-    records: list[tuple[int, bytes]],
-    cut: int,
-    noise: bytes,
-) -> None:
+    tmp_path_factory, records, cut, noise
+):
     path = tmp_path_factory.mktemp("log") / "1.log"
     whole = [encode(kind, payload) for kind, payload in records]
     data = b"".join(whole)
@@ -39,12 +35,7 @@ def test_what_was_written_whole_is_read_and_a_torn_tail_is_cut(
 
 
 @given(records=RECORDS.filter(bool), at=st.integers(0, 10_000), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_never_read_as_a_record(
-    tmp_path_factory: pytest.TempPathFactory,
-    records: list[tuple[int, bytes]],
-    at: int,
-    bit: int,
-) -> None:
+def test_a_flipped_bit_is_never_read_as_a_record(tmp_path_factory, records, at, bit):
     path = tmp_path_factory.mktemp("log") / "1.log"
     data = bytearray(b"".join(encode(*each) for each in records))
     data[at % len(data)] ^= 1 << bit
@@ -55,7 +46,7 @@ def test_a_flipped_bit_is_never_read_as_a_record(
 
 
 @in_loop
-async def test_flushed_means_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_flushed_means_synced(tmp_path, monkeypatch):
     synced: list[int] = []
     real = os.fdatasync
     path = tmp_path / "1.log"
@@ -78,8 +69,8 @@ async def test_flushed_means_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 @in_loop
 async def test_while_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+    tmp_path, monkeypatch, call
+):
     full = True
     real = getattr(os, call)
 
@@ -109,9 +100,7 @@ async def test_while_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_los
     assert read_records(tmp_path / "1.log")[0] == [Record(1, b"one"), Record(2, b"two")]
 
 
-def test_while_the_disk_hangs_callers_are_told_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_the_disk_hangs_callers_are_told_and_nothing_is_lost(tmp_path, monkeypatch):
     answers = threading.Event()
     real = os.fdatasync
 
@@ -144,9 +133,7 @@ def test_while_the_disk_hangs_callers_are_told_and_nothing_is_lost(
 
 
 @in_loop
-async def test_a_disk_that_fails_acknowledges_nothing_ever_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_fails_acknowledges_nothing_ever_again(tmp_path, monkeypatch):
     def fail(file: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -160,16 +147,14 @@ async def test_a_disk_that_fails_acknowledges_nothing_ever_again(
 
 
 @in_loop
-async def test_an_incarnation_never_writes_into_a_log_that_exists(tmp_path: Path) -> None:
+async def test_an_incarnation_never_writes_into_a_log_that_exists(tmp_path):
     (tmp_path / "1.log").write_bytes(b"")
     with pytest.raises(FileExistsError):
         Log(tmp_path / "1.log")
 
 
 @in_loop
-async def test_a_further_segment_begins_with_a_snapshot_and_the_old_one_is_removed(
-    tmp_path: Path,
-) -> None:
+async def test_a_further_segment_begins_with_a_snapshot_and_the_old_one_is_removed(tmp_path):
     log = Log(tmp_path / "1.0.log")
     for number in range(20):
         log.append(1, bytes([number]))
@@ -184,9 +169,7 @@ async def test_a_further_segment_begins_with_a_snapshot_and_the_old_one_is_remov
 
 
 @in_loop
-async def test_without_room_for_a_snapshot_the_log_goes_on_in_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_room_for_a_snapshot_the_log_goes_on_in_the_old_file(tmp_path, monkeypatch):
     real = os.pwrite
 
     def pwrite(file: int, data: bytes, at: int) -> int:

@@ -61,13 +61,13 @@ def strategy(name: str, **options: str) -> CheckedStrategy:
         ("Plain", "0.5", "returned '0.5', which is no point: a dict is one"),
     ],
 )
-def test_what_the_strategy_did_is_told(name: str, answer: str, said: str) -> None:
+def test_what_the_strategy_did_is_told(name, answer, said):
     with pytest.raises(StrategyError) as told:
         strategy(name, **({"answer": answer} if answer else {})).ask(3)
     assert f"the strategy theirs:{name} {said}" in str(told.value)
 
 
-def test_a_strategy_needs_no_more_than_ask_and_tell() -> None:
+def test_a_strategy_needs_no_more_than_ask_and_tell():
     plain, trial = strategy("Plain"), Trial(0, {"x": 0.5})
     assert plain.ask(2) == [{"x": [1, 2]}] * 2, "as it will be read from the log"
     assert plain.report(trial, 1, 0.5), "each trial goes on"

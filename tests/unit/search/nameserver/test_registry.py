@@ -11,7 +11,7 @@ def registry_of(*brokers: str) -> Registry:
     return registry
 
 
-def test_a_broker_is_found_until_it_is_silent_for_too_long_and_must_register_again() -> None:
+def test_a_broker_is_found_until_it_is_silent_for_too_long_and_must_register_again():
     registry = registry_of("n1")
     assert not registry.beat("b2", 1, now=0.0), "it is unknown"
     assert registry.lookup("", now=9.0) == ("b1", 1, "n1:4000")
@@ -21,7 +21,7 @@ def test_a_broker_is_found_until_it_is_silent_for_too_long_and_must_register_aga
     assert not registry.beat("b1", 1, now=20.0)
 
 
-def test_nobody_is_told_of_himself() -> None:
+def test_nobody_is_told_of_himself():
     registry = registry_of("n1", "n2")
     first, second = ("b1", 1, "n1:4000"), ("b2", 1, "n2:4000")
     assert registry_of("n1").lookup("b1", now=1.0) is None
@@ -29,7 +29,7 @@ def test_nobody_is_told_of_himself() -> None:
     assert {registry.lookup("", now=1.0) for _ in range(50)} == {first, second}
 
 
-def test_an_old_incarnation_never_replaces_a_new_one() -> None:
+def test_an_old_incarnation_never_replaces_a_new_one():
     registry = registry_of()
     registry.register("b1", 2, "n2:4000", now=0.0)
     registry.register("b1", 1, "n1:4000", now=1.0)

@@ -71,8 +71,8 @@ async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
 @pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:9"])
 @in_loop
 async def test_the_right_role_is_answered_and_a_proxy_in_the_environment_is_not_used(
-    job_dir: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
-) -> None:
+    job_dir, monkeypatch, proxy
+):
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, proxy)
     async with serving(job_dir) as address:
@@ -80,7 +80,7 @@ async def test_the_right_role_is_answered_and_a_proxy_in_the_environment_is_not_
 
 
 @in_loop
-async def test_other_roles_and_strangers_are_refused(job_dir: Path, tmp_path: Path) -> None:
+async def test_other_roles_and_strangers_are_refused(job_dir, tmp_path):
     """A stranger has an authority of his own, or no certificate."""
     write_keys(tmp_path / "theirs")
     theirs, ours = (Credentials.load(tmp_path / each, "broker") for each in ("theirs", "ours"))
@@ -104,7 +104,7 @@ async def test_other_roles_and_strangers_are_refused(job_dir: Path, tmp_path: Pa
 
 
 @in_loop
-async def test_another_version_of_the_protocol_is_refused_in_a_sentence(job_dir: Path) -> None:
+async def test_another_version_of_the_protocol_is_refused_in_a_sentence(job_dir):
     async with serving(job_dir) as address:
         async with open_channel(address, Credentials.load(job_dir, "model")) as channel:
             code, _ = await refusal(BrokerStub(channel).Submit(m.SubmitRequest(), timeout=60))
@@ -119,12 +119,12 @@ async def test_another_version_of_the_protocol_is_refused_in_a_sentence(job_dir:
                 )
 
 
-def test_missing_keys_are_named(tmp_path: Path) -> None:
+def test_missing_keys_are_named(tmp_path):
     with pytest.raises(SearchError, match="credentials of the role 'worker'.*worker.pem|ca.pem"):
         Credentials.load(tmp_path, "worker")
 
 
-def test_the_stored_messages_are_those_that_the_proto_compiles_to(tmp_path: Path) -> None:
+def test_the_stored_messages_are_those_that_the_proto_compiles_to(tmp_path):
     subprocess.run([REPOSITORY / ".ci/make-protocol", tmp_path], check=True)
     for name in ("search.binpb", "messages.pyi"):
         stored = Path(search.protocol.__file__).with_name(name)
@@ -135,7 +135,7 @@ def test_the_stored_messages_are_those_that_the_proto_compiles_to(tmp_path: Path
     assert m.Outcome.Value("HANDED_BACK") == m.HANDED_BACK
 
 
-def test_the_newest_endpoints_of_brokers_and_of_the_nameserver_are_found(tmp_path: Path) -> None:
+def test_the_newest_endpoints_of_brokers_and_of_the_nameserver_are_found(tmp_path):
     assert (read_endpoints(tmp_path), read_nameserver(tmp_path)) == ([], None)
     first, second = Endpoint("b1", 2, "n3:4000"), Endpoint("b2", 7, "n2:4000")
     nameserver = Endpoint(NAMESERVER, 1, "n1:4001")

@@ -29,8 +29,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_what_dies_is_started_again_until_its_end_is_final(
-    program: str, tmp_path: Path, wait_until: Wait, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    program, tmp_path, wait_until, monkeypatch, capsys
+):
     monkeypatch.setattr(children, "LONGEST_DELAY_S", 1.5 * FIRST_DELAY_S)
     child = Child("broker", [program, "3"], tmp_path, frozenset({4}))
     wait_until(lambda: child.look() is not None or child.starts == 2)
@@ -44,7 +44,7 @@ def test_what_dies_is_started_again_until_its_end_is_final(
     assert (child.starts, (tmp_path / "broker.log").read_text()) == (3, "says 3\nsays 3\nsays 4\n")
 
 
-def test_what_lives_is_left_alone_and_ended(program: str, tmp_path: Path, wait_until: Wait) -> None:
+def test_what_lives_is_left_alone_and_ended(program, tmp_path, wait_until):
     child = Child("model", [program, "stays"], tmp_path)
     child.look()
     wait_until(lambda: (tmp_path / "model.log").read_text())

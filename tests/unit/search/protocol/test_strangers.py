@@ -41,7 +41,7 @@ os.close(2)
 """
 
 
-def test_many_failed_handshakes_are_one_line(tmp_path: Path):
+def test_many_failed_handshakes_are_one_line(tmp_path):
     write_keys(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", SERVER, str(tmp_path)], capture_output=True, text=True, timeout=120,
@@ -75,7 +75,7 @@ asyncio.run(serve())
 
 
 def test_more_idle_connections_than_a_server_may_have_files_neither_end_it_nor_keep_others_out(
-    tmp_path: Path,
+    tmp_path,
 ):
     write_keys(tmp_path)
     server = subprocess.Popen(

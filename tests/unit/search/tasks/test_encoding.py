@@ -10,12 +10,12 @@ from search.tasks.run import TaskError, decode, encode
 
 
 @pytest.mark.parametrize("encoding", ["", "json"])
-def test_json_comes_back(encoding: str) -> None:
+def test_json_comes_back(encoding):
     assert decode(encoding, b'{"x": [1, 2.5, null]}') == {"x": [1, 2.5, None]}
     assert json.loads(encode(encoding, {"x": "é"})) == {"x": "é"}
 
 
-def test_message_pack_comes_back_with_its_bytes() -> None:
+def test_message_pack_comes_back_with_its_bytes():
     value = {"picture": b"\x00\xff", "x": [1, 2.5, None]}
     assert decode("msgpack", msgpack.packb(value)) == value
     assert msgpack.unpackb(encode("msgpack", value)) == value
@@ -30,9 +30,7 @@ def test_message_pack_comes_back_with_its_bytes() -> None:
         ("pickle", b"", "this worker does not understand payloads in 'pickle'"),
     ],
 )
-def test_a_payload_that_can_not_be_read_is_a_sentence(
-    encoding: str, payload: bytes, said: str
-) -> None:
+def test_a_payload_that_can_not_be_read_is_a_sentence(encoding, payload, said):
     with pytest.raises(TaskError) as raised:
         decode(encoding, payload)
     assert str(raised.value).startswith(said)
@@ -46,13 +44,13 @@ def test_a_payload_that_can_not_be_read_is_a_sentence(
         ({"x": object()}, "the value can't be written as"),
     ],
 )
-def test_a_value_that_is_none_is_a_sentence(encoding: str, value: object, said: str) -> None:
+def test_a_value_that_is_none_is_a_sentence(encoding, value, said):
     with pytest.raises(TaskError) as raised:
         encode(encoding, value)
     assert str(raised.value).startswith(said)
 
 
-def test_only_message_pack_has_bytes_and_only_json_has_large_integers() -> None:
+def test_only_message_pack_has_bytes_and_only_json_has_large_integers():
     with pytest.raises(TaskError, match="can't be written as JSON"):
         encode("json", b"bytes")
     assert encode("json", 2**64) == b"18446744073709551616"
@@ -60,7 +58,7 @@ def test_only_message_pack_has_bytes_and_only_json_has_large_integers() -> None:
         encode("msgpack", 2**64)
 
 
-def test_a_worker_without_msgpack_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_msgpack_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "msgpack", None)
     with pytest.raises(TaskError, match="this worker's Python has no msgpack"):
         decode("msgpack", b"\x80")

@@ -22,7 +22,7 @@ def ids(box: Outbox, broker: str) -> list[str]:
     return [result.task_id for result in box.first(broker, 100, 1 << 30)]
 
 
-def test_a_killed_worker_finds_its_results_again(tmp_path: Path) -> None:
+def test_a_killed_worker_finds_its_results_again(tmp_path):
     box = make(tmp_path)
     for task in "abc":
         box.put("b1", m.Result(task_id=task, value=b"1"))
@@ -33,7 +33,7 @@ def test_a_killed_worker_finds_its_results_again(tmp_path: Path) -> None:
     assert again.first("b1", 1, 1 << 30)[0].value == b"1"
 
 
-def test_a_torn_tail_is_left_out(tmp_path: Path) -> None:
+def test_a_torn_tail_is_left_out(tmp_path):
     box = make(tmp_path)
     box.put("b1", m.Result(task_id="a"))
     path = tmp_path / files.OUTBOXES / "w1.log"
@@ -43,7 +43,7 @@ def test_a_torn_tail_is_left_out(tmp_path: Path) -> None:
     assert ids(make(tmp_path), "b1") == ["a", "b"]
 
 
-def test_an_empty_outbox_leaves_no_file(tmp_path: Path) -> None:
+def test_an_empty_outbox_leaves_no_file(tmp_path):
     box = make(tmp_path)
     box.put("b1", m.Result(task_id="a"))
     box.taken("b1", ["a"])
@@ -51,7 +51,7 @@ def test_an_empty_outbox_leaves_no_file(tmp_path: Path) -> None:
     assert not list((tmp_path / files.OUTBOXES).iterdir())
 
 
-def test_the_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch) -> None:
+def test_the_file_does_not_grow_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(outbox_module, "_REWRITE_BYTES", 10_000)
     box = make(tmp_path)
     for number in range(100):
@@ -60,7 +60,7 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch) -> None:
     assert (tmp_path / files.OUTBOXES / "w1.log").stat().st_size < 15_000
 
 
-def test_at_least_one_result_is_sent_and_no_more_than_fit(tmp_path: Path) -> None:
+def test_at_least_one_result_is_sent_and_no_more_than_fit(tmp_path):
     box = make(tmp_path)
     for task in "abc":
         box.put("b1", m.Result(task_id=task, value=b"x" * 100))
@@ -69,9 +69,7 @@ def test_at_least_one_result_is_sent_and_no_more_than_fit(tmp_path: Path) -> Non
     assert [r.task_id for r in box.first("b1", 2, 5000)] == ["a", "b"]
 
 
-def test_on_a_full_disk_results_are_sent_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_a_full_disk_results_are_sent_all_the_same(tmp_path, monkeypatch, capsys):
     box = make(tmp_path)
     box.put("b1", m.Result(task_id="a"))
     real = os.write
@@ -90,9 +88,7 @@ def test_on_a_full_disk_results_are_sent_all_the_same(
     assert ids(make(tmp_path), "b1") == ["a", "d"]
 
 
-def test_an_outbox_that_can_not_be_made_anew_goes_on_in_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outbox_that_can_not_be_made_anew_goes_on_in_its_file(tmp_path, monkeypatch):
     """The worker's link died of it, and the worker sent nothing any more."""
     monkeypatch.setattr(outbox_module, "_REWRITE_BYTES", 0)
     box = make(tmp_path)
@@ -104,7 +100,7 @@ def test_an_outbox_that_can_not_be_made_anew_goes_on_in_its_file(
     assert ids(make(tmp_path), "b1") == ["b"]
 
 
-def test_a_folder_that_takes_no_outbox_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_takes_no_outbox_is_named(tmp_path):
     (tmp_path / files.FOLDER).write_text("no folder")
     with pytest.raises(SearchError, match=r"can't be stored in .*outboxes/w1.log"):
         Outbox(tmp_path, "w1")

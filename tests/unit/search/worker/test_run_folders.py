@@ -21,7 +21,7 @@ def run(job_dir: Path, given: m.Task) -> Path:
     return folder
 
 
-def test_a_run_beside_another_has_a_copy(tmp_path: Path) -> None:
+def test_a_run_beside_another_has_a_copy(tmp_path):
     first = run(tmp_path, task())
     (first / "deep").mkdir()
     (first / "deep" / "step").write_text("7")
@@ -31,14 +31,14 @@ def test_a_run_beside_another_has_a_copy(tmp_path: Path) -> None:
     assert (first.parent / NEWEST).resolve() == second
 
 
-def test_what_was_handed_back_goes_on_in_place(tmp_path: Path) -> None:
+def test_what_was_handed_back_goes_on_in_place(tmp_path):
     first = run(tmp_path, task())
     assert relative(tmp_path, first) == ""
     (first / "step").write_text("7")
     assert run(tmp_path, task(relative(tmp_path, first))) == first
 
 
-def test_a_trial_goes_on_from_another_ones_newest_run(tmp_path: Path) -> None:
+def test_a_trial_goes_on_from_another_ones_newest_run(tmp_path):
     parent = task(task_id="1" * 32)
     (run(tmp_path, parent) / "step").write_text("1")
     newest = run(tmp_path, parent)
@@ -51,7 +51,7 @@ def test_a_trial_goes_on_from_another_ones_newest_run(tmp_path: Path) -> None:
     assert (newest / "step").read_text() == "2"
 
 
-def test_a_worker_in_another_language_had_made_a_plain_folder(tmp_path: Path) -> None:
+def test_a_worker_in_another_language_had_made_a_plain_folder(tmp_path):
     plain = tmp_path / "search" / "tasks" / ID / NEWEST
     plain.mkdir(parents=True)
     (plain / "step").write_text("7")
@@ -59,7 +59,7 @@ def test_a_worker_in_another_language_had_made_a_plain_folder(tmp_path: Path) ->
     assert own != plain and (own / "step").read_text() == "7"
 
 
-def test_half_a_copy_is_never_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_copy_is_never_gone_on_from(tmp_path, monkeypatch):
     first = run(tmp_path, task())
     for number in range(3):
         (first / str(number)).write_text("whole")
@@ -77,7 +77,7 @@ def test_half_a_copy_is_never_gone_on_from(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(path.name for path in third.iterdir()) == ["0", "1", "2"]
 
 
-def test_what_is_empty_is_removed(tmp_path: Path) -> None:
+def test_what_is_empty_is_removed(tmp_path):
     folder = run(tmp_path, task())
     (folder.parent / "log").touch()
     tidy(folder.parent, folder)

@@ -42,7 +42,7 @@ def make_pool(folder: Path, kind: Any = SlotPool, slot: Any = EchoSlot) -> tuple
 
 
 @in_loop
-async def test_a_fault_of_the_workers_own_fails_one_task_and_stops_no_slot(tmp_path: Path) -> None:
+async def test_a_fault_of_the_workers_own_fails_one_task_and_stops_no_slot(tmp_path):
     pool, outbox, changed = make_pool(tmp_path, slot=FaultySlot)
     for number, payload in enumerate((b"bad", b"good"), 1):
         task = m.Task(id=f"{number:032x}", payload=payload)
@@ -57,7 +57,7 @@ async def test_a_fault_of_the_workers_own_fails_one_task_and_stops_no_slot(tmp_p
 
 
 @in_loop
-async def test_what_a_worker_asks_for_beside_what_runs_is_taken_ahead(tmp_path: Path) -> None:
+async def test_what_a_worker_asks_for_beside_what_runs_is_taken_ahead(tmp_path):
     """A broker counts a death of the worker against what had begun there, and not against these."""
     pool, _, ended = make_pool(tmp_path)
     first, second = (m.Lease(task=m.Task(id=f"{n:032x}"), id=n, duration_s=9) for n in (1, 2))
@@ -72,9 +72,7 @@ async def test_what_a_worker_asks_for_beside_what_runs_is_taken_ahead(tmp_path: 
 
 
 @in_loop
-async def test_a_fault_of_the_workers_own_ends_it_instead_of_the_calls_to_a_broker_alone(
-    tmp_path: Path,
-) -> None:
+async def test_a_fault_of_the_workers_own_ends_it_instead_of_the_calls_to_a_broker_alone(tmp_path):
     """The call that had failed was never made again: the worker stayed, and did nothing."""
     write_keys(tmp_path)
     pool, outbox, _ = make_pool(tmp_path, FaultyPool)
@@ -89,9 +87,7 @@ async def test_a_fault_of_the_workers_own_ends_it_instead_of_the_calls_to_a_brok
 
 @pytest.mark.parametrize("jump_s", [-86_400, 86_400])
 @in_loop
-async def test_a_clock_that_jumps_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
-) -> None:
+async def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch, jump_s):
     (tmp_path / files.FOLDER).mkdir()
     real = time.time
     have = Resources(cpus=1, gpus=0, memory_bytes=1 << 30, labels=())
@@ -102,7 +98,7 @@ async def test_a_clock_that_jumps_changes_nothing(
     await worker.run()
 
 
-def test_tasks_get_the_gpus_that_the_scheduler_gave_the_job() -> None:
+def test_tasks_get_the_gpus_that_the_scheduler_gave_the_job():
     gpus = Gpus(3, {"CUDA_VISIBLE_DEVICES": "GPU-3f,1,7"})
     first = gpus.choose(2, [], ())
     assert first == ("GPU-3f", "1")

@@ -28,12 +28,7 @@ from learner.supervisor.worker_group.shard_placement import (
     without_node,
     write_homes,
 )
-from learner.supervisor.worker_group.worker import (
-    Restarts,
-    how_it_died,
-    is_too_slow,
-    is_user_error,
-)
+from learner.supervisor.worker_group.worker import Restarts, how_it_died, is_too_slow, is_user_error
 
 
 def test_deaths_in_a_row_are_counted_since_the_last_progress():
