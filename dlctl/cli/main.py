@@ -170,9 +170,11 @@ class _Command(TyperCommand):
                 try:
                     return super().parse_args(ctx, args)
                 except Exception as error:
-                    way = _OTHER_OPTIONS.get((ctx.info_name, getattr(error, "option_name", "")))
-                    if way:
-                        raise typer.BadParameter(f"{error}; {way}", ctx) from None
+                    command, option = ctx.info_name, getattr(error, "option_name", "")
+                    way = option and (_OTHER_OPTIONS.get((command, option))
+                                      or _OTHER_OPTIONS.get((command, "")))  # fmt: skip
+                    if way and isinstance(error, typer.TyperException):
+                        error.message += f"; {way}"
                     raise
         except typer.BadParameter as error:
             if faults := getattr(error.__cause__, "errors", None):
@@ -206,6 +208,7 @@ app = typer.Typer(
 
 
 _OTHER_OPTIONS = {
+    ("submit", ""): "those of your program stand in the manifest, of which --set changes a key",
     ("resume", "--set"): "it goes on with the manifest as it was; `dlctl submit --from ID --set` "
     "trains anew, `dlctl tune` changes the learning rate",
     **dict.fromkeys([("show", "--tag"), ("show", "--name"), ("show", "--state")],

@@ -55,7 +55,7 @@ def sentences(
         is_key = item["type"] in ("extra_forbidden", "value_error", "contradiction", "model_type")
         where = place(document, trail, options, key=is_key)
         if item["type"] == "extra_forbidden" and len(trail) == 1:
-            text = _moved(str(trail[0]), model, options.get(trail) == "--set") or text
+            text = _moved(str(trail[0]), model, options.get(trail) == "--set", document) or text
         lines.append((document.order(trail), f"{named(where, trail)}: {text}"))
     return list(_listed_once(line for _, line in sorted(lines, key=lambda pair: pair[0])))
 
@@ -125,7 +125,7 @@ def _sentence(item: Any, trail: Trail, model: type[BaseModel], data: Any) -> str
     return in_words(item, text)
 
 
-def _moved(key: str, model: type[BaseModel], is_option: bool) -> str:
+def _moved(key: str, model: type[BaseModel], is_option: bool, document: Document) -> str:
     """Return where a key of the top belongs: into a section, or to the program's arguments."""
     if words := _OTHER_WORDS.get(key.lower()):
         return f"unknown key; {words}"
@@ -134,8 +134,11 @@ def _moved(key: str, model: type[BaseModel], is_option: bool) -> str:
         words = " or ".join(f"'{name}.{key}'" for name in sections)
         return f"unknown key; did you mean {words}?"
     if is_option and not difflib.get_close_matches(key.lower(), allowed_keys(model, ()), 1, 0.55):
-        return (f"unknown key; an argument of your job is framework.arguments.{key}, other keys "
-                "are in docs/manifest.md")  # fmt: skip
+        command = _at(document.data, ("framework", "command"))
+        way = f"framework.arguments.{key}" if command is None else (
+            f"written into the command: --set 'framework.command={command} --{key} …'"
+        )  # fmt: skip
+        return f"unknown key; an argument of your job is {way}, other keys are in docs/manifest.md"
     return ""
 
 

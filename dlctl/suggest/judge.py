@@ -64,7 +64,7 @@ def _memory(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
     known, of = of_learners(same, manifest.learners, lambda past: past.memory_bytes)
     failed = _too_little(same)
     if not (known or failed):
-        return Suggestion("memory", value, "", "too little: no training has told its memory")
+        return Suggestion("memory", value, "", "too little: none that ended told its memory")
     needed, evidence = 0.0, list[str]()
     if known:
         peaks = [float(past.memory_bytes or 0) for past in known]
@@ -126,7 +126,7 @@ def _cpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
         lambda past: None if past.memory_bytes is None else past.cpus_used,
     )  # fmt: skip
     if not known:
-        return Suggestion("cpus", value, "", "too little: no training has told the CPUs it used")
+        return Suggestion("cpus", value, "", "too little: none that ended told the CPUs it used")
     used = [past.cpus_used or 0.0 for past in known]
     evidence = f"{trainings(known)}{of}: {range_of(used, lambda n: f'{n:.2g}')} used"
     has = manifest.cpus_per_learner()
@@ -143,7 +143,7 @@ def _gpus(manifest: Manifest, same: Sequence[Past]) -> Suggestion:
     known = whole(past for past in same
                   if past.is_telling and past.gpus and past.gpus_used is not None)  # fmt: skip
     if not known:
-        return Suggestion("gpus", value, "", "too little: no training has told how busy GPUs were")
+        return Suggestion("gpus", value, "", "too little: none that ended told how busy GPUs were")
     most = max(past.gpus_used or 0 for past in known)
     idle = [past for past in known if (past.gpus_used or 0) < past.gpus]
     evidence = f"{trainings(known)}: at most {counted(most, 'GPU')} of a learner busy"

@@ -91,7 +91,8 @@ def partition(
                          for name, found in known.items())  # fmt: skip
     if len(known) < 2 or chosen not in known:
         least = f"fewer than {_LEAST} earlier jobs in all partitions but one"
-        return Suggestion("scheduler.partition", value, "", f"too little: {evidence or least}")
+        return Suggestion("scheduler.partition", value, "",
+                          f"too little to compare: {evidence or least}")  # fmt: skip
     best = min((name for name in known if name == chosen or fits(name)),
                key=lambda name: median(known[name]))  # fmt: skip
     now_s, best_s = median(known[chosen]), median(known[best])
