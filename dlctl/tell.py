@@ -29,4 +29,21 @@ class Tell:
         yield lambda: None
 
 
+class Once(Tell):
+    """Passes each sentence on once."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell, self._known = tell, set[str]()
+
+    def note(self, text: str) -> None:
+        """Say a sentence, unless it was said."""
+        self._tell.note("" if text in self._known else text)
+        self._known.add(text)
+
+    def warn(self, text: str) -> None:
+        """Say a sentence, unless it was said."""
+        self._tell.warn("" if text in self._known else text)
+        self._known.add(text)
+
+
 SILENT = Tell()

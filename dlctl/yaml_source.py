@@ -104,8 +104,8 @@ def load_file(path: Path, name: str | None = None) -> Document:
             inside = path / "manifest.yml"
             raise YamlError([f"{path}: {kind}{f'; {inside} is one' if inside.is_file() else ''}"])
         if path.suffix in (".py", ".sh"):
-            raise YamlError([f"{path}: is a program; a manifest names it, and `dlctl init .` writes "
-                             "one beside it"])  # fmt: skip
+            raise YamlError([f"{path}: is a program; a manifest names it, and `dlctl init .` "
+                             "writes one beside it"])  # fmt: skip
         if path.stat().st_size > MAX_BYTES:
             raise YamlError([_too_large(shown, path.stat().st_size)])
         with path.open("rb") as file:

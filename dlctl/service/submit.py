@@ -23,7 +23,7 @@ from dlctl.request.left_out import listing, rows
 from dlctl.request.request import submitted_with
 from dlctl.store_checks import refuse_wrong_stores
 from dlctl.suggest.evidence import far_off
-from dlctl.tell import SILENT, Tell
+from dlctl.tell import SILENT, Once, Tell
 from dlctl.units import format_duration, format_span, several, unix_seconds
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ def submit_variants(
 
     def look_over(requests: Sequence[Request]) -> None:
         _refuse_this_machine(requests[0].plan, session.site)
-        seen = set[str]()
+        seen, once = set[str](), Once(tell)
         for request, variant in zip(requests, wanted, strict=False):
             plan = request.plan
             about = repr((plan.not_in_this_version, plan.lifecycle, plan.batch.partition,
                           plan.weights, plan.framework.command, plan.resources))  # fmt: skip
             if about not in seen:
                 seen.add(about)
-                tell_plan(plan, variant.manifest, model, tell)
+                tell_plan(plan, variant.manifest, model, once)
         if key is None:
             _say_twins(requests, wanted, store, tell)
         if advice:

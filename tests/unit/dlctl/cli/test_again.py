@@ -95,6 +95,9 @@ def test_a_command_that_is_given_twice_names_what_it_has_started(dlctl, local_si
     (dlctl.cwd / "manifest.yml").write_text("name: own\nframework: {command: sleep 60}\n")
     first = dlctl("submit", ok=True)
     assert "trained already" not in first.stderr
+    (dlctl.cwd / "other.yml").write_text("name: other\nframework: {command: echo}\n")
+    both = dlctl("submit", "manifest.yml", "other.yml", "--set", "env.B=1", ok=True)
+    assert both.stderr.count("names neither RESULT_DIR nor CHECKPOINT_DIR") == 1
     again = dlctl("submit", ok=True)
     assert f"the same is trained already: {first.stdout.strip()}, submitted" in again.stderr
     assert "trained already" not in dlctl("submit", "--set", "env.A=1", ok=True).stderr
