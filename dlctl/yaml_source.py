@@ -100,14 +100,15 @@ def load_file(path: Path, name: str | None = None) -> Document:
     shown = name or path.name
     try:
         if not path.is_file():
-            kind = "is not a file" if path.exists() else "does not exist"
-            raise YamlError([f"{path}: {kind}"])
+            kind = "is a folder, not a file" if path.is_dir() else "is not a file"
+            raise YamlError([f"{path}: {kind if path.exists() else 'does not exist'}"])
         if path.stat().st_size > MAX_BYTES:
             raise YamlError([_too_large(shown, path.stat().st_size)])
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise YamlError([f"{path}: can't be read: {error.strerror}"]) from error
+        raise YamlError([f"{path}: can't be read: {error.strerror}; `ls -ld {path}` shows who may"]
+                        ) from error  # fmt: skip
     return load_bytes(content, shown)
 
 
