@@ -100,9 +100,10 @@ def load_file(path: Path, name: str | None = None) -> Document:
     shown = name or path.name
     try:
         if not path.is_file():
-            kind = "is not a file" if path.exists() else "does not exist"
+            kind = "is a folder, not a file" if path.is_dir() else "is not a file"
             inside = path / "manifest.yml"
-            raise YamlError([f"{path}: {kind}{f'; {inside} is one' if inside.is_file() else ''}"])
+            way = f"; {inside} is one" if inside.is_file() else ""
+            raise YamlError([f"{path}: {kind if path.exists() else 'does not exist'}{way}"])
         if path.suffix in (".py", ".sh"):
             raise YamlError([f"{path}: is a program; a manifest names it, and `dlctl init .` "
                              "writes one beside it"])  # fmt: skip
@@ -111,7 +112,8 @@ def load_file(path: Path, name: str | None = None) -> Document:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise YamlError([f"{path}: can't be read: {error.strerror}"]) from error
+        raise YamlError([f"{path}: can't be read: {error.strerror}; `ls -ld {path}` shows who may"]
+                        ) from error  # fmt: skip
     return load_bytes(content, shown)
 
 

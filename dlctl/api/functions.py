@@ -18,7 +18,7 @@ from dlctl.service.client import Filter, checked_tags
 
 
 def submit(
-    manifest: str | Path | Mapping[str, Any] | None = None, *, site: str | None = None,
+    manifest: str | Path | Mapping[str, Any] | Training | None = None, *, site: str | None = None,
     learners: int | None = None, nodes: int | None = None, learners_per_node: int | None = None,
     gpus: int | None = None, cpus: float | None = None, memory: str | None = None,
     time: str | None = None, partition: str | None = None,
@@ -31,7 +31,8 @@ def submit(
 
     Args:
         manifest: A file, `manifest.yml` by default; or a manifest's text (more than one line); or
-            what such a file holds, as a dict. The files of its folder are sent.
+            what such a file holds, as a dict. The files of its folder are sent. Or a training,
+            whose code and manifest are trained anew, at its site unless `site` names another.
         site: That of `dlctl config site` by default.
         arguments: Of the program: `{"lr": 0.1}` is `framework.arguments.lr`.
         set: Any other keys of the manifest, such as `{"training.seed": 3}`.
@@ -46,15 +47,20 @@ def submit(
         KeyTaken: the token is another request's.
     """
     from dlctl.request.variants import variants
-    from dlctl.service.submit import submit_variants
+    from dlctl.service.again import manifest_of
+    from dlctl.service.submit import refuse_several, submit_variants
 
+    refuse_several(manifest, model)
     overrides = overrides_of({
         "learners": learners, "nodes": nodes, "learners_per_node": learners_per_node, "gpus": gpus,
         "cpus": cpus, "memory": memory, "time": time, "partition": partition,
     }, {**{f"framework.arguments.{name}": each for name, each in (arguments or {}).items()},
         **(set or {})})  # fmt: skip
     known = mine()
-    path = Path("manifest.yml") if manifest is None or model else file_of(manifest, folder)
+    if isinstance(manifest, Training):
+        path, site = manifest_of(known, manifest.record), site or manifest.site
+    else:
+        path = Path("manifest.yml") if manifest is None else file_of(manifest, folder)
     with closing(known.open(site_named(site))) as session:
         sent = submit_variants(session, known.store, variants([path], overrides), model,
                                checked_tags(listed(tags)), known.tell, key=token)  # fmt: skip

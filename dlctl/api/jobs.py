@@ -108,6 +108,12 @@ class Training:
         self.record = found.record
         return found.plain()
 
+    def diff(self, other: Training) -> dict[str, Any]:
+        """Return how another training differs from it, as `dlctl diff --json` prints it."""
+        from dlctl.service.difference import difference
+
+        return difference(self._mine, self._known(), other._known())
+
     # How it goes ----------------------------------------------------------------------------------
 
     def wait(

@@ -23,6 +23,7 @@ from dlctl.cli import output
 from dlctl.errors import DlctlError, ManifestError, Misused, in_words
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG)
 _WIDEST = 60
 """The most characters of a command's line in a list of commands."""
 _MOST_PROBLEMS = 20
@@ -367,6 +368,10 @@ def _about_surroundings(fault: Exception) -> tuple[str, str] | None:
         _drop_output()
         where = fault.filename or "standard output"
         return f"{where} can't be written: {fault.strerror}", "free space there"
+    if isinstance(fault, OSError) and fault.errno in _CLOSED and fault.filename:
+        return f"{fault.filename}: {fault.strerror}", f"`ls -ld {fault.filename}` shows who may"
+    if isinstance(fault, RuntimeError) and str(fault).startswith("Symlink loop"):  # Python < 3.13
+        return str(fault), "correct that link"
     try:
         Path.cwd(), Path.home()
     except FileNotFoundError:

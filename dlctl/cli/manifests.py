@@ -14,6 +14,7 @@ from dlctl.cli.common import (
     SITE,
     client,
     complete_ids,
+    complete_sites,
     complete_tags,
     dash,
     default_site,
@@ -176,10 +177,14 @@ SWEEP = typer.Option(
     "or each of a list of points.",
 )  # fmt: skip
 
+ANY_SITE = typer.Option(
+    None, "--site", "-s", autocompletion=complete_sites, show_default=False, help=SITE.help
+)
+
 
 @overriding()
 def submit(
-    manifests: list[Path] = MANIFESTS, site: str = SITE, *, overrides: Overrides,
+    manifests: list[Path] = MANIFESTS, site: str | None = ANY_SITE, *, overrides: Overrides,
     tags: list[str] = TAGS, repeat: int | None = REPEAT, seed_from: int | None = SEED_FROM,
     sweep: Path | None = SWEEP,
     model: str | None = typer.Option(
@@ -210,17 +215,17 @@ def submit(
     """
     from dlctl.request.variants import variants
     from dlctl.service.client import checked_tags
-    from dlctl.service.submit import submit_variants
+    from dlctl.service.submit import refuse_several, submit_variants
 
-    if len([way for way in (model, again, manifests) if way]) > 1:
-        raise typer.BadParameter("either a manifest, --model or --from says what is trained")
+    refuse_several(model, again, manifests)
     mine = client()
     if again:
         from dlctl.service.again import manifest_of
 
         record = mine.store.find(again)
         manifests = [manifest_of(mine, record)]
-        site = record.site if site == default_site() else site
+        site = site or record.site
+    site = _site_of(model, site) if model else site or default_site()
     if dry_run and model:
         raise typer.BadParameter("--dry-run shows the training of a manifest, or of --from")
     wanted = variants(manifests or [Path("manifest.yml")], overrides, sweep, repeat, seed_from)
@@ -229,7 +234,7 @@ def submit(
     if stay and len(wanted) > 1:
         raise typer.BadParameter("--follow follows one training; see `dlctl watch` for several")
     store = mine.store
-    with opened(_site_of(model, site) if model else site) as session:
+    with opened(site) as session:
         try:
             sent = submit_variants(session, store, wanted, model, checked_tags(tags),
                                    output.Shown(), list_files=files,
@@ -320,14 +325,14 @@ def _print_table(rows: Sequence[tuple[Record, DlctlError | None]]) -> None:
         output.note(f"and {more} more: dlctl list")
 
 
-def _site_of(model: str, site: str) -> str:
+def _site_of(model: str, site: str | None) -> str:
     """Return the site that has a stored model, as far as is known; refuse another one."""
     from dlctl.models.known import sites_of, the_site_of
 
-    sites = sites_of(model)
-    if site in sites or not sites:
-        return site
-    if site != "local":
+    sites, default = sites_of(model), default_site()
+    if not site:
+        return default if default in sites else the_site_of(model) or default
+    if sites and site not in sites:
         there = " and ".join(sites)
         raise typer.BadParameter(f"the model {model} is stored at the site {there}, not at {site}")
-    return the_site_of(model) or site
+    return site

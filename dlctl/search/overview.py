@@ -280,7 +280,9 @@ def _spec(record: Record, content: bytes) -> names.Spec:
     try:
         return contract.from_json(names.Spec, content)
     except contract.ContractError as error:
-        raise RecordError(f"{record.job_dir}/{names.SPEC}: {error}") from error
+        raise RecordError(f"{record.job_dir}/{names.SPEC} can't be understood: {error}",
+                          hint="it may come from another version of dlctl; use that version"
+                          ) from error  # fmt: skip
 
 
 def _brokers(files: dict[str, bytes]) -> list[names.BrokerStatus]:

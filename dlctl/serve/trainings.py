@@ -76,6 +76,9 @@ class New(Strict):
     git: FromGit | None = None
     model: str | None = None
     """Train this version of a stored model, in place of code."""
+    again: Annotated[str | None, Field(alias="from")] = None
+    """Train the code and the manifest of this training anew, with `overrides`; at its site unless
+    `site` names another."""
     site: Site | None = None
     tags: list[Tag] = Field(default_factory=list, max_length=MOST_TAGS)
     overrides: Asked = Asked()
@@ -116,6 +119,9 @@ class Resume(Strict):
 
     do: Literal["resume"]
     overrides: Asked = Asked()
+    epochs: Annotated[int, Field(ge=0)] | Annotated[str, like(re.compile(r"(\+?[0-9]+)?"))] = ""
+    """How many the built-in loop trains in all, or as "+10" how many more; then one that has
+    completed goes on, too."""
 
 
 class Tune(Strict):
@@ -128,8 +134,23 @@ class Tune(Strict):
     ]
 
 
-class Change(RootModel[Annotated[Plain | Resume | Tune, Field(discriminator="do")]]):
+class Note(Strict):
+    """Add a remark, or take one away."""
+
+    do: Literal["note"]
+    text: str = ""
+    remove: Annotated[int, Field(ge=0)] = 0
+    """The number of the remark that goes, from 1."""
+
+
+class Change(RootModel[Annotated[Plain | Resume | Tune | Note, Field(discriminator="do")]]):
     """The verb for a training."""
+
+
+class Other(Strict):
+    """The training to compare with."""
+
+    other: Annotated[str, Field(alias="with")]
 
 
 class Deletion(Strict):
@@ -173,10 +194,17 @@ def _place(record: Record) -> str:
 
 def submit(call: Call) -> Response:
     """Submit a training, once for each key."""
+    from dlctl.service.again import manifest_of
+    from dlctl.service.submit import refuse_several
+
     wanted, code = call.body, getattr(call.body, "code", None)
+    refuse_several(wanted.manifest or wanted.git or code, wanted.model, wanted.again)
     git = (wanted.git.url, wanted.git.commit) if wanted.git else None
     path = Path(MANIFEST)
-    if wanted.model is None:
+    if wanted.again:
+        earlier = call.desk.find_now(wanted.again)
+        path, wanted.site = manifest_of(call.desk.mine, earlier), wanted.site or earlier.site
+    elif wanted.model is None:
         text = None if wanted.manifest is None else text_of(wanted.manifest)
         path = folder_of(text, code.file if code else None, git) / MANIFEST
     record = send(call, wanted, path)
@@ -222,19 +250,32 @@ def show(call: Call) -> Response:
 
 
 def change(call: Call, *, search: bool = False) -> Response:
-    """Halt, cancel, resume, tune or save."""
+    """Halt, cancel, resume, tune or save; or add a remark, which asks no site."""
     from dlctl.service import verbs
+    from dlctl.service.client import note
 
     mine, wanted = call.desk.mine, call.body.root
-
+    if wanted.do == "note":
+        record = call.desk.find_now(call.part("id"), search=search)
+        record = note(mine.store, record, wanted.text, wanted.remove)
+        return answer({"training": record.plain(), "told": "\n".join(record.notes)})
     with call.training(search=search) as (session, record):
         record, sentence = verbs.act(
             session, record, mine.store, wanted.do, mine.tell,
             settings=wanted.settings if wanted.do == "tune" else None,
             overrides=wanted.overrides.overrides() if wanted.do == "resume" else None,
+            epochs=str(wanted.epochs) if wanted.do == "resume" else "",
         )  # fmt: skip
     call.desk.keep_new([record])
     return answer({"training": record.plain(), "told": sentence})
+
+
+def compare(call: Call) -> Response:
+    """Return how a training differs from another one."""
+    from dlctl.service.difference import difference
+
+    first, second = (call.desk.find_now(each) for each in (call.part("id"), call.query.other))
+    return answer(difference(call.desk.mine, first, second))
 
 
 def delete(call: Call) -> Response:
@@ -254,12 +295,15 @@ OPERATIONS = (
               Listing, answer=page_of("training")),
     Operation("POST", f"{BASE}/trainings", "submit_training",
               "Submit a training: JSON, or a form with the parts manifest, code (ZIP or tar), "
-              "site, tags, overrides.", submit, body=New, form=NewForm, answer="training",
-              status=201, has_key=True),
+              "site, tags, overrides; or with `from` an earlier one anew.", submit,
+              body=New, form=NewForm, answer="training", status=201, has_key=True, may_fail=(404,)),
     Operation("GET", _ONE, "show_training", "All about a training.", show, answer="details",
               may_fail=(404,)),
-    Operation("PATCH", _ONE, "change_training", "Halt, cancel, resume, tune it, or save a "
-              "checkpoint.", change, body=Change, answer=CHANGED, may_fail=(404,)),
+    Operation("PATCH", _ONE, "change_training", "Halt, cancel, resume, tune it, save a "
+              "checkpoint, or add a remark.", change, body=Change, answer=CHANGED, may_fail=(404,)),
+    Operation("GET", f"{_ONE}/diff", "compare_trainings", "How it differs from another one: code, "
+              "metrics, plan, manifest.", compare, Other, answer="model-difference",
+              may_fail=(404,)),
     Operation("DELETE", _ONE, "delete_training", "Delete one that has ended.", delete, Deletion,
               answer="deleted", may_fail=(404,)),
 )  # fmt: skip

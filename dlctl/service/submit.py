@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract.programs.commands import warnings_of
 from dlctl.contract.programs.lone_program import saves_beside_itself
-from dlctl.errors import PlanError
+from dlctl.errors import Misused, PlanError
 from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
 from dlctl.record.batches import Key
 from dlctl.record.used import known
@@ -84,6 +84,17 @@ def submit_variants(
               for variant in wanted]  # fmt: skip
     return submit_all(session, store, command, builds, tags, tell, look_over,
                       None if key is None else Key(key, body))  # fmt: skip
+
+
+def refuse_several(*ways: object) -> None:
+    """Refuse a request that says in several ways what is trained.
+
+    Raises:
+        Misused
+    """
+    if sum(map(bool, ways)) > 1:
+        raise Misused("either a manifest, a stored model or an earlier training is trained: "
+                      "name one of them")  # fmt: skip
 
 
 def _build(

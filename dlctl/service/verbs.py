@@ -352,7 +352,7 @@ def offers(state: State) -> Sequence[Offer]:
 def act(
     session: Session, record: Record, store: RecordStore, verb: str, tell: Tell = SILENT, *,
     settings: Mapping[str, object] | None = None, overrides: Overrides | None = None,
-    wait_s: float = _ANSWER_S,
+    epochs: str = "", wait_s: float = _ANSWER_S,
 ) -> tuple[Record, str]:  # fmt: skip
     """Do what a verb says; return the training and a sentence about it.
 
@@ -360,6 +360,7 @@ def act(
         verb: One of `OFFERED`.
         settings: To tune: their new values.
         overrides: To resume: changes to the resources.
+        epochs: To resume: as `resume` takes them.
         wait_s: How long to wait for the answer of learners that train.
 
     Raises:
@@ -371,7 +372,7 @@ def act(
         words = [f"{name}={value}" for name, value in (settings or {}).items()]
         return record, tune(session, record, store, words, wait_s).sentence
     if verb == "resume":
-        done: Record | DlctlError = resume(session, record, store, tell, overrides)
+        done: Record | DlctlError = resume(session, record, store, tell, overrides, epochs=epochs)
     else:
         (done,) = _end_all(verb, session, [record], store)
     if isinstance(done, DlctlError):

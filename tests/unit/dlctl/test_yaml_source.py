@@ -107,7 +107,7 @@ def test_a_large_a_missing_file_and_a_folder_are_refused_unread(tmp_path):
     path = tmp_path / "large.yml"
     with path.open("wb") as file:
         file.truncate(50_000_000)
-    for place, said in ((path, r"large.yml: 47.7 MiB is too large"), (tmp_path, "is not a file"),
+    for place, said in ((path, r"large.yml: 47.7 MiB is too large"), (tmp_path, "is a folder"),
                         (tmp_path / "none.yml", "does not exist")):  # fmt: skip
         with pytest.raises(YamlError, match=said):
             load_file(place)

@@ -31,6 +31,7 @@ def train(lr: float) -> dlctl.Training:
     state: str = training.wait(until=["TRAINING", "HALTED"], timeout_s=60, on_look=print)
     training.halt().resume(learners=2, new_code=True).cancel().tag("a", remove="b").refresh()
     training.note("odd").resume(epochs="+10")
+    print(dlctl.submit(training, learners=2).diff(training)["plan"])
     said: str = training.tune(lr=0.1) + training.save() + state
     for line in training.logs(follow=True, rank="0,2-3", since="1h", tail=10, grep="loss"):
         said += line.upper()

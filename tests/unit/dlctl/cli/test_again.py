@@ -52,7 +52,9 @@ def test_notes_are_kept_shown_and_taken_away(dlctl, own):
 
 
 @pytest.mark.costs(12)
-def test_a_training_is_submitted_again_with_changes_from_any_folder(dlctl, own, tmp_path):
+def test_a_training_is_submitted_again_with_changes_from_any_folder(
+    dlctl, own, tmp_path, monkeypatch
+):
     code = ("show", own, "--json")
     before = dlctl(*code, ok=True).json["plan"]
     (dlctl.cwd / "train.sh").write_text("exit 1")
@@ -73,6 +75,9 @@ def test_a_training_is_submitted_again_with_changes_from_any_folder(dlctl, own, 
     assert f"{again} and {same} are the same" in dlctl("diff", again, same, ok=True).stdout
     assert dlctl("submit", "manifest.yml", "--from", own).exit_code == 2
     assert dlctl("resume", own, "--epochs", "+1").exit_code == 2, "its program decides"
+    monkeypatch.setenv("DLCTL_SITE", "nowhere")
+    refused = dlctl("submit", "--from", own, "--site", "nowhere")
+    assert "nowhere" in refused.stderr, "--site counts, though it is the default one's name"
 
 
 def test_a_dry_run_sends_nothing_and_says_what_it_would(dlctl, local_site):

@@ -125,7 +125,7 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
     for code, arguments, said in [
         (2, ["submit", "--no-such-option"], "No such option"),
         (2, ["submit", "--lr", "0.1"], "--lr; those of your program stand in the manifest"),
-        (3, ["submit", dlctl.cwd], "is not a file; "),
+        (3, ["submit", dlctl.cwd], "is a folder, not a file; "),
         (3, ["submit", "train.sh"], "is a program; a manifest names it"),
         (2, ["show", "--tag", "x"], "`dlctl status` takes several"),
         (2, ["resume", "--set", "a=b"], "`dlctl submit --from ID --set` trains anew"),

@@ -202,3 +202,11 @@ def test_a_failure_is_json_too(dlctl, three, arguments, code, message):
     assert (done.exit_code, error["exit_code"]) == (code, code)
     assert error["message"].startswith(message) and message.split("'")[0].strip() in done.stderr
     assert not dlctl(*arguments).stdout
+
+
+def test_a_manifest_that_is_a_link_to_itself_is_no_fault_of_dlctl(dlctl):
+    loop = dlctl.cwd / "loop.yml"
+    loop.symlink_to(loop)
+    for command in ("validate", "submit", "render"):
+        end = dlctl(command, "loop.yml")
+        assert "internal error" not in end.stderr and "loop.yml" in end.stderr, end

@@ -113,6 +113,35 @@ def test_a_whole_number_is_tuned_as_one(server, training, monkeypatch):
         assert server.send(training, wrong, "PATCH").status == 400, wrong
 
 
+def test_a_remark_asks_no_site_and_a_resumption_takes_epochs(server, desk, training, monkeypatch):
+    asked = []
+
+    def resume(_session, record, *_, epochs):
+        asked.append(epochs)
+        return record
+
+    monkeypatch.setattr(verbs, "resume", resume)
+    for epochs, status in ((30, 200), ("+10", 200), ("ten", 400), (-1, 400), (None, 400)):
+        change = {"do": "resume", "epochs": epochs}
+        assert server.send(training, change, "PATCH").status == status, epochs
+    assert asked == ["30", "+10"]
+    monkeypatch.setattr(desk, "open", lambda _: pytest.fail("a site was asked"))
+    noted = server.send(training, {"do": "note", "text": "odd"}, "PATCH").json
+    assert noted["told"].endswith(" odd") and noted["training"]["notes"] == [noted["told"]]
+    assert server.send(training, {"do": "note", "remove": 2}, "PATCH").status == 422
+    assert server.send(training, {"do": "note", "remove": 1}, "PATCH").json["told"] == ""
+
+
+@pytest.mark.parametrize(("also", "status"), [
+    ({"manifest": "name: x"}, 422), ({"model": "digits"}, 422), ({}, 404),
+])  # fmt: skip
+def test_an_earlier_training_is_trained_anew_in_place_of_a_manifest(server, also, status):
+    refused = server.send(LIST, {"from": "nobody", **also})
+    assert refused.status == status, refused
+    assert server.ask(f"{LIST}/nobody/diff").status == 400, "it says with which"
+    assert server.ask(f"{LIST}/nobody/diff?with=t-1").status == 404
+
+
 def test_the_events_of_older_clients_are_ours(server, training, monkeypatch):
     known = []
     monkeypatch.setattr(webhooks, "endpoints", lambda *_: list(known))
