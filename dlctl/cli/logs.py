@@ -17,8 +17,7 @@ from dlctl.cli.common import ID, TRIAL, check_trial, training
 from dlctl.contract import State
 from dlctl.contract.ground.safe_text import printable
 from dlctl.errors import Misused, TrainingFailed
-from dlctl.service.describe import next_fetch
-from dlctl.units import format_duration
+from dlctl.service.describe import loss_in_words, next_fetch, progress_in_words
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -285,10 +284,6 @@ class ProgressLine(output.Shown):
         self._stream = stream or sys.stderr
         self.active = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._text = ""
-        self._first: tuple[float, float] | None = None
-        """The share that was done at first, and when."""
-        self._began: dict[State, float] = {}
-        """When each state without progress was first seen."""
 
     def warn(self, text: str) -> None:
         """Say something above the line."""
@@ -296,21 +291,12 @@ class ProgressLine(output.Shown):
         output.warn(text)
 
     def update(self, record: Record) -> None:
-        """Show how far a training is; if it tells nothing, its state and for how long it was seen.
-
-        One that waits in the queue or has ended shows nothing.
-        """
-        state, now = record.state, time.monotonic()
-        if state.final or state in (State.QUEUED, State.PENDING):
+        """Show how far a training is; one that waits in the queue or has ended shows nothing."""
+        if record.state.final or record.state in (State.QUEUED, State.PENDING):
             self.clear()
-            self._text, self._first, self._began = "", None, {}
-        elif state is not State.TRAINING or record.done is None:
-            began = self._began.setdefault(state, now)
-            self._text = f"{state}  {format_duration(round(now - began))}"
+            self._text = ""
         else:
-            if self._first is None or record.done < self._first[0]:
-                self._first = record.done, now
-            self._text = text_of(record, self._first, now)
+            self._text = text_of(record, time.time())
         self._draw()
 
     def below(self, pieces: Iterable[P]) -> Iterator[P]:
@@ -345,14 +331,23 @@ def bar(done: float, columns: int = BAR) -> str:
     return f"[{'#' * full}{'.' * (columns - full)}]"
 
 
-def text_of(record: Record, first: tuple[float, float], now: float) -> str:
-    """Return `[#####.....]  50 %  epoch 3  step 120  about 1m20s left`."""
-    done = record.done or 0.0
-    parts = [f"{bar(done)} {100 * done:3.0f} %"]
-    parts += [f"{name} {value}" for name, value in (("epoch", record.epoch), ("step", record.step))
-              if value is not None]  # fmt: skip
-    share, seconds = done - first[0], now - first[1]
-    if share > 0 and seconds > 0 and done < 1:
-        left_s = round(seconds / share * (1 - done))
-        parts.append(f"about {format_duration(max(1, left_s))} left")
+def text_of(record: Record, now: float) -> str:
+    """Return `[#####.....]  50 %  epoch 3  step 120  loss 0.5  about 80 s left`.
+
+    If a training tells nothing of its end, the state comes first, and how long it ran last.
+
+    Args:
+        now: Unix seconds.
+    """
+    from dlctl.series.readable import exact_span
+    from dlctl.terminal.trainings import time_left
+
+    is_known = record.state is State.TRAINING and record.done is not None
+    parts = [bar(record.done or 0.0) if is_known else str(record.state)]
+    parts += [*progress_in_words(record), *loss_in_words(record)]
+    left, elapsed_s = time_left(record, now), record.elapsed_s(now)
+    if left != "-":
+        parts.append(f"about {left} left")
+    elif elapsed_s is not None:
+        parts.append(f"ran {exact_span(round(elapsed_s))}")
     return "  ".join(parts)
