@@ -266,7 +266,9 @@ class AutoParser(LineParser):
             return None
         if not found.values:
             return None
-        self._place, step = self._place.after(found, self._epoch)
+        step = None  # a validation's batches are none of the training
+        if found.group in ("", TRAIN) and (found.inner is not None or not self._bars.is_main):
+            self._place, step = self._place.after(found, self._epoch)
         self._step = self._step if step is None else step
         self._epoch = self._epoch if found.epoch is None else found.epoch
         if self._step is None and self._epoch is None:

@@ -31,11 +31,16 @@ _STEP = re.compile(
 )
 _PLACE = re.compile(r"[\[(]?\s*\b(\d+)\s*/\s*(\d+)(?:\s*\([^)]*\))?(?:\s*[\])]|\s+batches\b)", re.I)
 """`[ 640/60000 (1%)]`, `200/2983 batches`: how far an epoch is."""
-_PAIR_OF_EPOCH = re.compile(r"^\W*\[\s*(\d+)\s*,\s*(\d+)\s*\]")
-"""`[1,  2000] loss: 2.1`: epoch and batch."""
+_PAIR_OF_EPOCH = re.compile(
+    r"^\W*\[\s*(\d+)\s*,\s*(\d+)()\s*\]|^\W*\[(\d+)/\d+\]\s*\[(\d+)/(\d+)\]"
+)
+"""`[1,  2000] loss: 2.1`, `[0/5][10/30] loss: 2.1`: epoch and batch."""
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_RESULT = re.compile(r"^\s*\* +\S+@\d")
+"""` * Acc@1 30.000`: what ImageNet's loop prints after a validation."""
 _VALUE = re.compile(
     rf"([A-Za-z][\w@./-]*(?:[ _][A-Za-z][\w@./-]*){{0,3}}?)(?: is| was)?\s*([:=]\s*|\s)({_NUMBER})"
-    rf"(?:\s*/\s*(\d+))?(?=%|[^\w.]|\.?$)",
+    rf"(?:\s*/\s*(\d+))?(?=%|[^\w.]|\.?$)(?: +\( *({_NUMBER})\))?",
     re.IGNORECASE,
 )
 _ASIDE = re.compile(r"(?:average|avg|mean|running|current|final|the|set|of|end|and)", re.IGNORECASE)
@@ -65,8 +70,10 @@ def read(line: str) -> Line:
     epoch = inner = of = None
     text = line
     if pair := _PAIR_OF_EPOCH.match(text):
-        epoch, inner = int(pair[1]), int(pair[2])
+        places = pair.groups()[:3] if pair[1] else pair.groups()[3:]
+        epoch, inner, of = (int(place) if place else None for place in places)
         text = text[pair.end() :]
+    text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     for pattern in (_EPOCH, _STEP, _PLACE):
         if (found := pattern.search(text)) is None:
             continue
@@ -78,14 +85,20 @@ def read(line: str) -> Line:
     head = _SET.match(line)
     word = head[1].lower() if head else ""
     group = _GROUPS.get(word, "validation" if word else "")
-    is_measured = head or "|" in line or epoch is not None or inner is not None
+    group = "test" if _RESULT.match(line) else group
+    is_measured = group or head or "|" in line or epoch is not None or inner is not None
     pairs = (match for match in _VALUE.finditer(text) if is_measured or match[2].strip())
-    values = [(name, value) for name, value in map(_named, pairs) if name]
+    is_mean = group not in ("", "train")  # in parentheses, which is the validation's so far
+    values = [(name, value) for name, value in (_named(each, is_mean) for each in pairs) if name]
     return Line(epoch, inner, of, values, group)
 
 
-def _named(match: re.Match[str]) -> tuple[str, float | str]:
-    """Return the name of a metric with its value; "" if the words name none."""
+def _named(match: re.Match[str], is_mean: bool) -> tuple[str, float | str]:
+    """Return the name of a metric with its value; "" if the words name none.
+
+    Args:
+        is_mean: Take the mean that stands in parentheses behind a value.
+    """
     words = re.split(r"[ _]+", match[1].strip())
     while len(words) > 1 and _ASIDE.fullmatch(words[0]):
         words = words[1:]
@@ -95,7 +108,7 @@ def _named(match: re.Match[str]) -> tuple[str, float | str]:
     while len(words) > 2 and is_better_lower(words[-1]) is not None and words[0] not in of_data:
         words = words[1:]
     name = "_".join(words)
-    value: float | str = match[3]
+    value: float | str = match[5] if is_mean and match[5] else match[3]
     if match[4] and float(match[4]):
         value = float(match[3]) / float(match[4])
     if name.lower() in (*RATE_NAMES, "learning_rate"):

@@ -209,6 +209,28 @@ OWN_LOOPS = {
     "a line of JSON": (
         '{"step": 30, "loss": 0.5, "eval_loss": 0.7}\n',
         [("train", 30, None, {"loss": 0.5}), ("validation", 30, None, {"loss": 0.7})]),
+    "ImageNet's validation, whose batches are no steps": (
+        "Epoch: [0][  10/40]\tLoss 6.9e+00 (7.0e+00)\n"
+        "Test: [ 5/10]\tLoss 6.0e+00 (6.5e+00)\tAcc@1  30.00 ( 28.10)\n"
+        " *   Acc@1 30.000 Acc@5 60.000\nEpoch: [1][  10/40]\tLoss 5.9e+00 (7.0e+00)\n",
+        [("train", 10, 0, {"loss": 6.9}), ("test", 10, 0, {"loss": 6.5, "acc@1": 28.1}),
+         ("test", 10, 0, {"acc@1": 30.0, "acc@5": 60.0}), ("train", 50, 1, {"loss": 5.9})]),
+    "numbers with commas": (
+        "Step 1,000/10,000 | loss=1.4331 | tokens/s: 12,345.5\n",
+        [("train", 1000, None, {"loss": 1.4331, "tokens/s": 12345.5})]),
+    "DCGAN of PyTorch's examples": (
+        "[0/2][10/30]\tLoss_D: 1.43\tLoss_G: 1.57\n[1/2][10/30]\tLoss_D: 1.2\tLoss_G: 1.5\n",
+        [("train", 10, 0, {"loss_d": 1.43, "loss_g": 1.57}),
+         ("train", 40, 1, {"loss_d": 1.2, "loss_g": 1.5})]),
+    "groups before a slash": (
+        "10:01:00,123 INFO trainer.py:80 epoch=0 eval/loss=0.378 eval/f1=0.5\n",
+        [("validation", 0, 0, {"loss": 0.378, "f1": 0.5})]),
+    "an epoch's line below its bar": (
+        "Epoch 1/3:  36%|##  | 9/25 [00:00<00:00, 9.0it/s, loss=0.7865]\n"
+        "Val: 37%|##  | 3/8 [00:00<00:00, 9.0it/s]\nepoch 1: train_loss 0.37 val_loss 0.47\n"
+        "Epoch 2/3:  36%|##  | 9/25 [00:00<00:00, 9.0it/s, loss=0.5]\n",
+        [("train", 9, 1, {"loss": 0.7865}), ("train", 9, 1, {"loss": 0.37}),
+         ("validation", 9, 1, {"loss": 0.47}), ("train", 34, 2, {"loss": 0.5})]),
     "Keras with verbose=2": (
         "Epoch 2/5\n938/938 - 3s - 3ms/step - loss: 0.2500 - val_loss: 0.13\n",
         [("train", 1876, 2, {"loss": 0.25}), ("validation", 1876, 2, {"loss": 0.13})]),
