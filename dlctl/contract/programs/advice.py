@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from dlctl.contract.ground.amounts import format_duration
@@ -23,10 +24,14 @@ def with_id(text: str, training_id: str) -> str:
     return _WITHOUT_ID.sub(lambda found: f"{found[0]} {training_id}", text)
 
 
-def filled(hint: str, plan: Plan, rank: int = 0) -> str:
-    """Return a hint of `verdict_rules` for a learner of a training."""
+def filled(hint: str, plan: Plan, rank: int = 0, over: float = 1.0) -> str:
+    """Return a hint of `verdict_rules` for a learner of a training.
+
+    Args:
+        over: How many times the memory that was asked for was in use at the end.
+    """
     return hint.format(
-        id=plan.training_id, site=plan.site, rank=rank, memory=more_memory(plan),
+        id=plan.training_id, site=plan.site, rank=rank, memory=more_memory(plan, over),
         time=longer_job(plan), limits=higher_limits(plan),
     )  # fmt: skip
 
@@ -43,13 +48,18 @@ def memory_of(plan: Plan, used_bytes: float | None = None) -> str:
     return limit if used_bytes is None else f"{limit}; it last used {_in_words(used_bytes)}"
 
 
-def more_memory(plan: Plan) -> str:
-    """Return what to do where memory ran out: ask for twice as much, if a node has it."""
+def more_memory(plan: Plan, over: float = 1.0) -> str:
+    """Return what to do where memory ran out: ask for twice as much or more, if a node has it.
+
+    Args:
+        over: How many times the memory that was asked for was in use at the end.
+    """
+    factor = 2 ** max(1, math.ceil(math.log2(1.25 * over)))
     now, most = (
         plan.resources.memory_bytes_per_learner,
         plan.resources.most_memory_bytes_per_learner,
     )
-    wanted = _FIRST_BYTES if now is None else 2 * now
+    wanted = _FIRST_BYTES if now is None else factor * now
     resume = f"dlctl resume {plan.training_id}"
     if not limits_memory(plan):
         return (

@@ -379,7 +379,9 @@ def explain(lines: list[str], plan: Plan) -> Explanation | None:
         return None
     rule, line = found
     reason = rule.sentence[:1].lower() + rule.sentence[1:] or line.strip()
-    if memory := _MEMORY.search(line):
-        used, limit = (int(text) // 2**20 for text in memory.groups())
-        reason += f" ({used} MiB; asked for {limit} MiB)"
-    return Explanation(reason, filled(rule.hint, plan), rule.kind)
+    over, is_memory = 1.0, rule.kind is VerdictKind.OUT_OF_MEMORY
+    if is_memory and (sizes := list(filter(None, map(_MEMORY.search, lines)))):
+        used, limit = map(int, sizes[-1].groups())
+        over = used / max(1, limit)
+        reason += f" ({used // 2**20} MiB; asked for {limit // 2**20} MiB)"
+    return Explanation(reason, filled(rule.hint, plan, over=over), rule.kind)

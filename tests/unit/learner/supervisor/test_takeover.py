@@ -33,13 +33,14 @@ def test_the_schedulers_word_and_the_jobs_output_say_why(tmp_path, word, output,
     job = Job(tmp_path, "true", batch=contract.Batch("slurm"))
     path = job.dir / contract.job_output(1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"12:00:00 TRAINING: train.py\n{output}\n")
+    words = "slurmstepd-n1: error: Exceeded job memory limit\n" if output == FULL else ""
+    path.write_text(f"12:00:00 TRAINING: train.py\n{output}\n{words}")
     verdict = judge(job.dir, job.plan, 1, word)
     assert verdict.kind == kind
     assert reason in verdict.reason
     assert verdict.hint or kind is K.CANCELLED
-    if kind is K.OUT_OF_MEMORY:  # twice what it had
-        command = f"dlctl resume {job.plan.training_id} --memory 2GiB"
+    if kind is K.OUT_OF_MEMORY:  # more than the 2.5 times that it had
+        command = f"dlctl resume {job.plan.training_id} --memory 4GiB"
         assert verdict.hint.endswith(f"(now: 1 GiB per learner): {command}"), verdict.hint
     assert verdict.state is (State.CANCELLED if kind is K.CANCELLED else State.FAILED)
     assert verdict.evidence is not None and verdict.evidence.scheduler_state == word
