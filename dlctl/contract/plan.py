@@ -407,6 +407,8 @@ class Plan:
     """Where train.sh runs the learners' program; None: in `environment`."""
     tags: list[str] = field(default_factory=list)
     """Words that the user gave to it at its submission."""
+    varied: str = ""
+    """What tells it from the others of its command, as `lr=0.1 seed=2`."""
     output_caches: list[str] = field(default_factory=lambda: list(CACHES))
     """Patterns of what in the program's own folder is no output."""
     left_out: list[LeftOut] = field(default_factory=list)

@@ -46,16 +46,8 @@ if TYPE_CHECKING:
     from dlctl.request.request import Request
 
 LookOver = Callable[[Sequence["Request"]], None]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """One training that a command is to submit."""
-
-    build: Callable[[str | None, Sequence[str]], Request]
-    """Takes the training's id, or None for a new one, and its tags."""
-    label: str = ""
-    """In what it differs from the others of the command."""
+Build = Callable[[str | None, Sequence[str]], "Request"]
+"""Takes the id of one training, or None for a new one, and its tags."""
 
 
 @dataclass
@@ -140,13 +132,13 @@ def submit(session: Session, request: Request, store: RecordStore, tell: Tell = 
         SubmitUnknown: the job may exist; the record says QUEUED, and dlctl looks for the job later.
         TransportError: nothing was asked of the scheduler; `resume` sends it.
     """
-    sent = submit_all(session, store, "", [Wanted(lambda *_: request)], tell=tell)
+    sent = submit_all(session, store, "", [lambda *_: request], tell=tell)
     sent.finish()
     return sent.one()
 
 
 def submit_all(
-    session: Session, store: RecordStore, command: str, wanted: Sequence[Wanted],
+    session: Session, store: RecordStore, command: str, wanted: Sequence[Build],
     tags: Sequence[str] = (), tell: Tell = SILENT, look_over: LookOver = lambda _: None,
     key: Key | None = None,
 ) -> Sent:  # fmt: skip
@@ -172,11 +164,10 @@ def submit_all(
         return Sent(store, first)
     if len(wanted) > 1:
         tags = [*tags, f"batch-{secrets.token_hex(3)}"]
-    requests = [one.build(None, tags) for one in wanted]
+    requests = [build(None, tags) for build in wanted]
     _prepare(session, requests, tell, look_over)
     trees = lacking(session, requests)  # if the site can't be reached, no record is kept
-    records = [new_record(request, one.label)
-               for request, one in zip(requests, wanted, strict=True)]  # fmt: skip
+    records = list(map(new_record, requests))
     sent = Sent(store, begin(store, command, records, key))
     if sent.batch.lock or not key:  # else another process was faster with this key
         with _given_up(store, sent.batch):
@@ -202,11 +193,11 @@ def _taken_up(batch: Batch) -> str:
 
 
 def _go_on(
-    session: Session, sent: Sent, wanted: Sequence[Wanted], tell: Tell, look_over: LookOver
+    session: Session, sent: Sent, wanted: Sequence[Build], tell: Tell, look_over: LookOver
 ) -> Sent:
     known = sent.batch.records
     requests = {
-        number: wanted[number].build(known[number].training_id, known[number].tags)
+        number: wanted[number](known[number].training_id, known[number].tags)
         for number in to_ask(known)
     }
     if requests:

@@ -49,7 +49,7 @@ NO_MORE = "the site takes no more jobs of yours now"
 """What the records of trainings say that a limit keeps from being submitted."""
 
 
-def new_record(request: Request, varied: str = "") -> Record:
+def new_record(request: Request) -> Record:
     """Return the record of a training that is about to be submitted."""
     plan = request.plan
     rehearses = plan.rehearsal is not None  # then it is not the latest training of any folder
@@ -62,7 +62,7 @@ def new_record(request: Request, varied: str = "") -> Record:
         is_search=plan.framework.name == search.FRAMEWORK,
         overrides=json.dumps(dataclasses.asdict(request.overrides)),
         reason="is being submitted", hint=f"dlctl resume {plan.training_id}",
-        tags=plan.tags, varied=varied,
+        tags=plan.tags, varied=plan.varied,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from dlctl.errors import ManifestError, RecordError
 from dlctl.files.small_files import read_files, write_file
 from dlctl.lifecycle import refresh
 from dlctl.lifecycle import resume as go_on
-from dlctl.lifecycle.many import Sent, Wanted, submit_all
+from dlctl.lifecycle.many import Sent, submit_all
 from dlctl.record.batches import Key
 from dlctl.request.build import new_training_id, prepare_made
 from dlctl.request.bundle import collect
@@ -83,7 +83,7 @@ def start(
     text = loaded.path.read_bytes() + f"\n{session.site.name} {code.digest}".encode()
     request_key = Key(key, hashlib.sha256(text).hexdigest()) if key else None
     command = f"search {hashlib.sha256(text + f' {Path.cwd()}'.encode()).hexdigest()}"
-    sent = submit_all(session, store, command, [Wanted(hub)], tell=tell, look_over=look_over,
+    sent = submit_all(session, store, command, [hub], tell=tell, look_over=look_over,
                       key=request_key)  # fmt: skip
     if not sent.batch.records:
         return sent  # the search that this key has started was deleted

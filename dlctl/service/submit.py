@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dlctl.contract.programs.commands import warnings_of
 from dlctl.contract.programs.lone_program import saves_beside_itself
 from dlctl.errors import Misused, PlanError
-from dlctl.lifecycle.many import Sent, Wanted, distinct, submit_all
+from dlctl.lifecycle.many import Sent, distinct, submit_all
 from dlctl.record.batches import Key
 from dlctl.record.used import known
 from dlctl.request.left_out import listing, rows
@@ -80,8 +80,7 @@ def submit_variants(
         for request in distinct(requests, lambda r: repr(r.plan.data_stores)):
             refuse_wrong_stores(session, request, tell)
 
-    builds = [Wanted(partial(_build, session, variant, folders, model), variant.label)
-              for variant in wanted]  # fmt: skip
+    builds = [partial(_build, session, variant, folders, model) for variant in wanted]
     return submit_all(session, store, command, builds, tags, tell, look_over,
                       None if key is None else Key(key, body))  # fmt: skip
 
@@ -103,8 +102,9 @@ def _build(
 ) -> Request:  # fmt: skip
     from dlctl.models.use import build
 
-    return build(session, variant.manifest, variant.overrides, model, training_id, tags,
-                 folders.get(variant.manifest))  # fmt: skip
+    request = build(session, variant.manifest, variant.overrides, model, training_id, tags,
+                    folders.get(variant.manifest))  # fmt: skip
+    return replace(request, plan=replace(request.plan, varied=variant.label))
 
 
 def _read(wanted: Sequence[Variant], site: Site) -> dict[Path, Folder]:
@@ -122,7 +122,7 @@ def _digest(
     """Return what tells a command from every other one: all that it would send, and where to."""
     contents = {str(path): [hashlib.sha256(path.read_bytes()).hexdigest(), folder.code.digest]
                 for path, folder in folders.items()}  # fmt: skip
-    each = [[str(one.manifest.resolve()), dataclasses.asdict(one.overrides)] for one in wanted]
+    each = [[str(one.manifest.resolve()), asdict(one.overrides)] for one in wanted]
     whole = json.dumps([site, model, list(tags), contents, each, where], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()
 

@@ -143,7 +143,7 @@ def _record(
         folder="" if plan.rehearsal is not None else ADOPTED,
         job_dir=f"{session.site.root}/jobs/{training_id}", created_at=plan.created_at,
         manifest_path=search_file if is_search else "", attempt=attempt, model=plan.model,
-        is_search=is_search, tags=plan.tags,
+        is_search=is_search, tags=plan.tags, varied=plan.varied,
     )  # fmt: skip
 
 

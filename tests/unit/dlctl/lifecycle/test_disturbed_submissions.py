@@ -13,7 +13,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RemoteCommandError, SubmitUnknown
 from dlctl.lifecycle import end, resume, submit
-from dlctl.lifecycle.many import Wanted, ask_all, submit_all
+from dlctl.lifecycle.many import ask_all, submit_all
 
 SLOW_CP = """\
 #!/bin/sh
@@ -90,7 +90,7 @@ def test_the_scheduler_is_asked_by_the_submission_that_was_first(tmp_path):
 def test_an_answer_that_was_lost_is_looked_up_by_the_same_command(tmp_path):
     """`until dlctl submit m.yml; do sleep 60; done` never ended, although the job ran."""
     scene = Scene(tmp_path)
-    wanted = [Wanted(lambda training_id, _: scene.request(training_id))]
+    wanted = [lambda training_id, _: scene.request(training_id)]
     (scene.scheduler.folder / "mode").write_text("lost")
     scene.scheduler.silent = True
     for _ in range(2):  # while nobody can tell, the same command looks again
@@ -109,7 +109,7 @@ def test_an_answer_that_was_lost_is_looked_up_by_the_same_command(tmp_path):
 def test_what_resume_has_submitted_is_not_taken_up_by_the_same_command(tmp_path):
     """The command said, a day later, that it took up a training that had long completed."""
     scene = Scene(tmp_path)
-    wanted = [Wanted(lambda training_id, _: scene.request(training_id))]
+    wanted = [lambda training_id, _: scene.request(training_id)]
     bad = scene.connect(BadTransport(3, "before"))
     with pytest.raises(SubmitUnknown):
         submit_all(bad, scene.store, "command", wanted).settled()

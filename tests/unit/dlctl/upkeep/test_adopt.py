@@ -40,7 +40,7 @@ def test_another_laptop_learns_all_in_few_calls(scene, other):
     waiting = send(scene)
     plan = scene.root / "jobs" / waiting.training_id / contract.PLAN
     known = contract.read_record(contract.Plan, plan)
-    plan.write_text(contract.to_json(replace(known, tags=["sweep", "batch-1"])))
+    plan.write_text(contract.to_json(replace(known, tags=["sweep", "batch-1"], varied="lr=1")))
     known = refresh(scene.session, scene.store.all(), scene.store)
     mine = {each.training_id: each for each in known}
     transport = BadTransport()
@@ -51,6 +51,7 @@ def test_another_laptop_learns_all_in_few_calls(scene, other):
     assert theirs[ended.training_id].state is State.COMPLETED
     assert theirs[waiting.training_id].state is State.PENDING
     assert theirs[waiting.training_id].tags == ["sweep", "batch-1"]
+    assert theirs[waiting.training_id].varied_values == {"lr": "1"}
     for training_id, record in theirs.items():
         same = ("name", "job_dir", "created_at", "attempt", "job_id", "state", "reason", "site")
         assert [getattr(record, n) for n in same] == [getattr(mine[training_id], n) for n in same]
