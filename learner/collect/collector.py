@@ -15,6 +15,8 @@ from learner.collect.usage.sampler import SAMPLE_EVERY_S, Sampler
 if TYPE_CHECKING:
     from learner.collect.parsing import Parsing
 
+LAST_PARSE_S = 4.0
+"""How long the last lines may take; `companion` ends the process a second later."""
 LOOK_EVERY_S = 2.0
 """How often to look for new lines; half as often as that, a page would seem to stand still."""
 
@@ -75,7 +77,9 @@ class Collector:
             self._reported.look()
         if self._parsing is not None:
             try:
-                self._parsing.finish()
+                if not self._parsing.finish(time.monotonic() + LAST_PARSE_S):
+                    self._complain("the program wrote faster than its lines can be read for "
+                                   "metrics: those of its last lines are missing")  # fmt: skip
             except Exception as error:  # noqa: BLE001
                 self._give_up(error)
 

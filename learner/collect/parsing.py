@@ -5,7 +5,6 @@ A feed is one file: what reads it, what parses it, and how far it has come.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -83,11 +82,16 @@ class Parsing:
             self._write_state()
         return caught_up
 
-    def finish(self) -> None:
-        """Parse everything that is left, also a last line without an end."""
+    def finish(self, until: float) -> bool:
+        """Parse what is left, also a last line without an end; return whether that was all.
+
+        Args:
+            until: when to stop, on the monotonic clock.
+        """
         self._search()
-        self._parse(math.inf, last=True)
+        caught_up = self._parse(until, last=True)
         self._write_state()
+        return caught_up
 
     def _search(self) -> None:
         for found, make in self._source():

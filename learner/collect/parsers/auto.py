@@ -9,7 +9,7 @@ import ast
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dlctl.contract.measured.judged_series import data_of, is_better_lower
@@ -44,6 +44,8 @@ _OURS = "dlctl: "
 _UNKNOWN_S = 60.0
 """A program that prints for so long is expected to have printed a metric."""
 _EXCERPT = 60
+_MOST_LINES = 10_000
+"""Of so many lines the one with the most numbers is told, if none is understood."""
 _MOST_CHARACTERS = 4096
 """A longer line fits no rule, so that none of them can take long."""
 _NUMBERS = re.compile(r"\d+\.\d+|\b\d+\b")
@@ -63,6 +65,7 @@ class AutoParser(LineParser):
         self._begun_at: float | None = None
         self._nearest = (0, "")
         """The line that looked most like one with a metric, until one is found."""
+        self._read_lines = 0
         self._is_known = False
         """Whether a line has fitted a rule, or that none did was told."""
         self._place, self._bars = prose.Place(), bars.Bars()
@@ -95,11 +98,16 @@ class AutoParser(LineParser):
     def feed(self, text: str) -> list[MetricsLine]:
         """Return the records of further lines."""
         found: list[MetricsLine] = []
+        small = text.lower()
+        words = [word for word in _WORDS if word in text]
+        hints = [word for word in prose.WORDS if word in small]
+        if self._is_known and not (words or hints or self._held):
+            return found
         for line in text.split("\n"):
             if self._held and line.strip():
                 found += self._release(line)
             if len(line) <= _MOST_CHARACTERS and not line.startswith(_OURS):
-                if any(word in line for word in _WORDS) or prose.HINTS.search(line):
+                if any(word in line for word in words) or _has_hint(line, hints):
                     found += self._line(line)
                 if not self._is_known:
                     self._note(line, found)
@@ -118,7 +126,8 @@ class AutoParser(LineParser):
 
     def _note(self, line: str, found: list[MetricsLine]) -> None:
         """Say after a minute that no line was understood, if some had numbers."""
-        numbers = len(_NUMBERS.findall(line))
+        self._read_lines += 1
+        numbers = len(_NUMBERS.findall(line)) if self._read_lines < _MOST_LINES else 0
         if found:
             self._is_known = True
         elif numbers > self._nearest[0]:
@@ -274,6 +283,18 @@ class AutoParser(LineParser):
         if self._step is None and self._epoch is None:
             return None
         return self._by_group(_in_group(found.group or heading, found.values))
+
+
+def _has_hint(line: str, words: Sequence[str]) -> bool:
+    """Return whether a line may name a metric.
+
+    Args:
+        words: Those of `prose.WORDS` that are anywhere in the text.
+    """
+    if not words:
+        return False
+    small = line.lower()
+    return any(word in small for word in words) and prose.HINTS.search(line) is not None
 
 
 def _in_group(group: str, pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:

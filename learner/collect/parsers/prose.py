@@ -18,6 +18,12 @@ HINTS = re.compile(
     re.IGNORECASE,
 )
 """A line without any of these names no metric."""
+WORDS = (
+    "loss", "acc", "err", "ppl", "perplex", "precision", "recall", "f1", "auc", "iou", "dice",
+    "bleu", "rouge", "psnr", "ssim", "reward", "score", "top", "mae", "mse", "wer", "cer", "nll",
+    "bpc", "fid", "map", "lr", "learning",
+)  # fmt: skip
+"""Words of which each such line has one: they are found far faster."""
 _EPOCH = re.compile(
     r"(?:\bepoch\b[\s:#=]*|\bepochs\b[\s:#=]*(?=\d+\s*/)|^(?:train|val|test)\w*:\s*(?=\d+\s*\[))"
     r"[\[(]?\s*(\d+)(?:\.\d+)?(?:\s*/\s*\d+)?\s*[\])]?",

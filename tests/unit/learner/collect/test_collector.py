@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from event_files import beginning, event, scalar
@@ -174,6 +175,18 @@ def test_a_mistake_in_a_parser_costs_only_the_parsed_metrics(tmp_path):
     os.close(reading)
     assert len(samples) == 2 and [line.values["n"] for line in lines] == [1.0]
     assert len(said) == 1 and "parsed metrics are missing from here on: KeyError" in said[0]
+
+
+def test_lines_that_came_too_fast_to_be_read_are_told(tmp_path):
+    """A program's losses stood behind 25 MB of other lines: nobody said that they were not read."""
+    reading, writing = os.pipe()
+    os.close(writing)
+    unread = SimpleNamespace(look=lambda until: True, finish=lambda until: False)
+    said = []
+    Collector(tmp_path, Sampler([], lambda line: None), unread, said.append).run(reading)
+    os.close(reading)
+    assert said == ["the program wrote faster than its lines can be read for metrics: those of its "
+                    "last lines are missing"]  # fmt: skip
 
 
 def test_it_ends_with_its_watchdog_but_by_no_signal(beside):
