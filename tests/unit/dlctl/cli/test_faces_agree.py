@@ -80,7 +80,8 @@ class Faces:
         """Write what a first attempt that was halted leaves."""
         (self.folder / contract.submit_begin(1)).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / contract.submit_begin(1)).touch()
-        begun = Status("supervisor", 0, 1, State.HALTED, started_at=1e9, heartbeat_at=1e9 + 400)
+        begun = Status("supervisor", 0, 1, State.HALTED, started_at=1e9, heartbeat_at=1e9 + 400,
+                       step=300, metrics={"loss": 0.25})  # fmt: skip
         for name, content in (
             (contract.status_file(1, "supervisor", 0), begun),
             (contract.verdict_file(1), Verdict(1, "7", State.HALTED, "x", finished_at=1e9 + 400)),

@@ -17,7 +17,6 @@ from dlctl.manifest.overrides import Overrides
 from dlctl.record import Record, RecordStore
 from dlctl.search import start, workers
 from dlctl.series.replays import Origin
-from dlctl.series.run import Run
 from dlctl.service import client, verbs
 from dlctl.service.client import Client, Filter, chosen
 from dlctl.tell import Tell
@@ -117,36 +116,6 @@ def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
     assert "(5 h ago)" in states["dead-1"] and "(5 h ago)" in states["hangs-1"]
     assert "ago" not in states["lives-1"]
     assert {r.training_id for r in store.all() if r.stale_since} == {"dead-1", "hangs-1"}
-
-
-def test_metrics_are_read_only_where_a_site_has_just_answered(store, asked, run, monkeypatch):
-    """`list` shows the step and the loss that a program prints, and waits for no dead site."""
-    measured = Run("t")
-    for step in (1, 2):
-        line = make_line(step, None, 1.0, {"loss": 0.5 / step})
-        measured.add(Origin(1, 0, Source.LOG), line)
-    read = []
-
-    def read_runs(session, records):
-        read.extend(record.training_id for record in records)
-        return {record.training_id: measured for record in records}
-
-    monkeypatch.setattr("dlctl.service.describe.read_runs", read_runs)
-    monkeypatch.setattr(output.Shown, "warn", staticmethod(lambda _: None))
-    started = {"started_at": 100.0, "job_id": "7"}
-    store.add(make_record(training_id="runs-1", site="lives", **started, state=State.TRAINING))
-    store.add(make_record(training_id="ended-1", site="lives", **started, state=State.FAILED))
-    store.add(make_record(training_id="runs-2", site="dead", **started, state=State.TRAINING))
-    store.add(make_record(training_id="ended-2", site="dead", **started, state=State.FAILED))
-
-    def refuse(_):
-        raise ConnectError("no route to host")
-
-    asked.answers["dead"] = refuse
-    rows = {line.split()[0]: line for line in run("list").stdout.splitlines()}
-    assert sorted(read) == ["ended-1", "runs-1"]
-    assert "step 2" in rows["runs-1"] and "0.25" in rows["ended-1"]
-    assert "step" not in rows["runs-2"] + rows["ended-2"]
 
 
 def test_status_fails_where_no_waiting_heals(store, asked, run):
