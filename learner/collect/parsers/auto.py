@@ -270,7 +270,7 @@ class AutoParser(LineParser):
             self._heading = TEST if match[1].lower() == TEST else "validation"
             return None
         found = prose.read(line)
-        if found.epoch is not None and not found.values:
+        if found.epoch is not None and not found.values and prose.is_heading(line):
             self._epoch = found.epoch
             return None
         if not found.values:

@@ -50,6 +50,9 @@ _VALUE = re.compile(
     re.IGNORECASE,
 )
 _ASIDE = re.compile(r"(?:average|avg|mean|running|current|final|the|set|of|end|and)", re.IGNORECASE)
+_OTHERS = re.compile(r"best|lowest|highest|previous|prev|old|target", re.IGNORECASE)
+"""Words before the value of another step than the line's."""
+_LOOKS_BACK = re.compile(r"best|load|resum|restor|early|sav(?:e|ing)", re.IGNORECASE)
 _SET = re.compile(
     r"^\W*(?:\*+ *)?(train|val|valid|validation|test|eval|evaluation)(?:ing|ion)?\b[^:=\d]{0,20}:",
     re.IGNORECASE,
@@ -99,6 +102,11 @@ def read(line: str) -> Line:
     return Line(epoch, inner, of, values, group)
 
 
+def is_heading(line: str) -> bool:
+    """Return whether an epoch without values begins; that of `best model of epoch 4` does not."""
+    return _LOOKS_BACK.search(line) is None
+
+
 def _named(match: re.Match[str], is_mean: bool) -> tuple[str, float | str]:
     """Return the name of a metric with its value; "" if the words name none.
 
@@ -110,6 +118,8 @@ def _named(match: re.Match[str], is_mean: bool) -> tuple[str, float | str]:
         words = words[1:]
     of_data = {"train", "training", "trn", *VALIDATED}
     known = next((n for n, word in enumerate(words) if word.lower() in of_data), 0)
+    if any(map(_OTHERS.fullmatch, words[: max(1, known)])):
+        return "", 0.0
     words = words[known:]
     while len(words) > 2 and is_better_lower(words[-1]) is not None and words[0] not in of_data:
         words = words[1:]

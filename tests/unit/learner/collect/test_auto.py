@@ -222,6 +222,10 @@ OWN_LOOPS = {
         "[0/2][10/30]\tLoss_D: 1.43\tLoss_G: 1.57\n[1/2][10/30]\tLoss_D: 1.2\tLoss_G: 1.5\n",
         [("train", 10, 0, {"loss_d": 1.43, "loss_g": 1.57}),
          ("train", 40, 1, {"loss_d": 1.2, "loss_g": 1.5})]),
+    "what is said of the best epoch": (
+        "Epoch 5/9 - val_loss: 0.97\nBest val_loss: 0.9 at epoch 4\nBest val Acc: 0.75\n"
+        "Loading best model from epoch 4\nTest loss: 1.2\n",
+        [("validation", 5, 5, {"loss": 0.97}), ("test", 5, 5, {"loss": 1.2})]),
     "groups before a slash": (
         "10:01:00,123 INFO trainer.py:80 epoch=0 eval/loss=0.378 eval/f1=0.5\n",
         [("validation", 0, 0, {"loss": 0.378, "f1": 0.5})]),
