@@ -91,3 +91,11 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would(dlctl, local_site):
     assert "nothing was sent" in dlctl("submit", "--dry-run", ok=True).stderr
     assert json.loads(dlctl("list", "--json", ok=True).stdout) == []
     assert not (local_site.root / "jobs").exists()
+    with (dlctl.cwd / "manifest.yml").open("a") as manifest:
+        manifest.write(
+            "data_stores: [{id: a, type: host_mount, training_data: {container: x}, connection: "
+            "{path: /nowhere}}]\n"
+        )
+    refused, dry = dlctl("submit"), dlctl("submit", "--dry-run")
+    assert refused.exit_code == dry.exit_code == 5, dry
+    assert "nothing was sent: /nowhere/x of data store 'a' is not there" in dry.stderr
