@@ -13,7 +13,8 @@ from dlctl.record import used
 from dlctl.request.build import open_folder
 from dlctl.request.left_out import FolderFile, listing, summary
 from dlctl.service.describe import asked_in_words
-from dlctl.service.submit import tell_plan
+from dlctl.service.submit import refuse_this_machine, tell_plan
+from dlctl.store_checks import refuse_wrong_stores
 from dlctl.suggest import waits
 from dlctl.units import counted, format_duration
 
@@ -47,7 +48,7 @@ class Forecast:
 def forecast(
     session: Session, store: RecordStore, wanted: Sequence[Variant], tell: Tell
 ) -> Forecast:
-    """Return what a submission would do, and warn of what the submission would warn of.
+    """Return what a submission would do; warn and refuse as the submission would.
 
     Args:
         wanted: One training or more; the plan and the files are the first one's.
@@ -61,7 +62,9 @@ def forecast(
     for each in wanted[1:]:  # refuses what the submission would refuse
         build(session, each.manifest, each.overrides,
               read=folder if each.manifest == manifest else None)  # fmt: skip
+    refuse_this_machine(request.plan, session.site)
     tell_plan(request.plan, manifest, None, tell)
+    refuse_wrong_stores(session, request, tell)
     here = [past for past in used.known(store) if past.site == session.site.name]
     starts = []
     for plan in _plans(session, manifest, overrides, folder, request.plan):

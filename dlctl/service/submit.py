@@ -63,7 +63,7 @@ def submit_variants(
     body = body or _digest(session.site.name, wanted, folders, model, tags)
 
     def look_over(requests: Sequence[Request]) -> None:
-        _refuse_this_machine(requests[0].plan, session.site)
+        refuse_this_machine(requests[0].plan, session.site)
         seen, once = set[str](), Once(tell)
         for request, variant in zip(requests, wanted, strict=False):
             plan = request.plan
@@ -133,7 +133,7 @@ _OF_THE_LOOP = ("torch", "numpy", "h5py")
 """Packages that the built-in loop imports."""
 
 
-def _refuse_this_machine(plan: Plan, site: Site) -> None:
+def refuse_this_machine(plan: Plan, site: Site) -> None:
     """Refuse jobs here without Linux, and the built-in loop in a Python that lacks its packages."""
     is_here = site.transport.kind == "local" and not site.scheduler.allocates
     if is_here and not _PROCESSES.exists():

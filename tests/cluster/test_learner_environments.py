@@ -11,6 +11,7 @@ from trainings import (
     COUNTER,
     ON_THE_CLUSTER,
     change_site,
+    complete,
     count_of,
     halt,
     run,
@@ -18,6 +19,8 @@ from trainings import (
     write_training,
 )
 from waiting import wait_until
+
+from dlctl import contract
 
 NAMESPACE = "unshare --user --map-root-user --mount"
 """A container without an image: its programs see another user and mounts of their own."""
@@ -85,3 +88,12 @@ python -c '{show}, os.environ["TWO"])'; exec python count.py 40"""
     assert f"learner-0 | 42 {place} hello there 2" in done.stdout
     assert f"learner-0 | begins at {count}\n" in done.stdout
     assert "learner-0 | done at 40" in done.stdout
+
+
+def test_all_learners_of_a_node_see_its_gpus_and_take_their_own_by_local_rank(dlctl, cluster_site):
+    """The table of docs/own-script.md."""
+    say = 'echo "$LOCAL_RANK of $LOCAL_WORLD_SIZE sees $CUDA_VISIBLE_DEVICES" >"$RESULT_DIR/$RANK"'
+    folder = write_training(dlctl.cwd, {"command": say}, learners=4, learners_per_node=2, gpus=1)
+    results = cluster_site.job_dir(complete(dlctl, cluster_site, folder)) / contract.RESULTS
+    found = [(results / str(rank)).read_text() for rank in range(4)]
+    assert found == [f"{rank} of 2 sees 0,1\n" for rank in (0, 1, 0, 1)]

@@ -17,7 +17,7 @@ def answering(status, body, certificate=None, **headers):
     """Yield the address of a server.
 
     Args:
-        body: Its one answer, or what returns one for a method and a path.
+        body: Its one answer, or what returns one for a method and a path; None: there is none.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -25,14 +25,14 @@ def answering(status, body, certificate=None, **headers):
 
         def do_GET(self):
             self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            self.send_response_only(status)
+            answer = body(self.command, self.path) if callable(body) else body
+            self.send_response_only(404 if answer is None else status)
             for name, value in headers.items():
                 self.send_header(name.replace("_", "-"), value)
-            answer = body(self.command, self.path) if callable(body) else body
-            self.send_header("Content-Length", str(len(answer)))
+            self.send_header("Content-Length", str(len(answer or b"")))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(answer)
+                self.wfile.write(answer or b"")
 
         do_HEAD = do_PUT = do_POST = do_GET
 

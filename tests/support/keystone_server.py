@@ -49,6 +49,8 @@ use = egg:swift#keystoneauth
 operator_roles = admin
 """
 _ADMIN = "the-admins-own"
+MANAGE = PYTHON.with_name("keystone-manage")
+"""Keystone's own program, which comes with `make test-all`."""
 
 
 @dataclass
@@ -94,7 +96,7 @@ def running_keystone(folder: Path, swift: Swift) -> Iterator[Keystone]:
 
 
 def _manage(folder: Path, *words: str) -> None:
-    argv = [str(PYTHON.with_name("keystone-manage")), "--config-dir", str(folder), *words]
+    argv = [str(MANAGE), "--config-dir", str(folder), *words]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -94,6 +94,14 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would(dlctl, local_site):
     assert plan["trainings"] == "2: LR=1; LR=2"
     assert json.loads(dlctl("list", "--json", ok=True).stdout) == []
     assert not (local_site.root / "jobs").exists()
+    with (dlctl.cwd / "manifest.yml").open("a") as manifest:
+        manifest.write(
+            "data_stores: [{id: a, type: host_mount, training_data: {container: x}, connection: "
+            "{path: /nowhere}}]\n"
+        )
+    refused, dry = dlctl("submit"), dlctl("submit", "--dry-run")
+    assert refused.exit_code == dry.exit_code == 5, dry
+    assert "nothing was sent: /nowhere/x of data store 'a' is not there" in dry.stderr
 
 
 def test_a_command_that_is_given_twice_names_what_it_has_started(dlctl, local_site):

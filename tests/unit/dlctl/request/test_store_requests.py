@@ -1,6 +1,7 @@
 """Data stores on the way from a manifest to a request: types, keys, scripts, credentials."""
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,11 @@ from login_side import make_site
 
 from dlctl.contract.stores import store_script
 from dlctl.errors import ManifestError, PlanError
+from dlctl.lifecycle.submit import renew_credentials
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.build import look_over, prepare
+from dlctl.request.profiles import LoggedOut
 from dlctl.store_checks import check_stores, refuse_wrong_stores
 from dlctl.transport.local import LocalTransport
 
@@ -270,6 +273,15 @@ def test_a_profile_that_gives_no_key_says_what_to_do(profile):
         prepared(folder, OF_A_PROFILE)
 
 
+def test_a_resumption_after_the_end_of_a_session_sends_nothing_and_one_elsewhere_is_none(profile):
+    ended = ("[cos]\naws_access_key_id=ASIAX\naws_secret_access_key=s\naws_session_token=T\n"
+             "aws_expiration=2020-01-01T00:00:00Z\n")  # fmt: skip
+    for credentials, refusal in ((ended, pytest.raises(LoggedOut, match="ended at .*2020")),
+                                 ("", nullcontext())):  # fmt: skip
+        with refusal:  # nothing is open that it could send to
+            renew_credentials(None, None, (HEAD + OF_A_PROFILE).encode(), profile(credentials))
+
+
 def test_a_temporary_key_without_its_token_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("KEY", "ASIAZZZZZZZZZZZZZZZZ")
     text = S3.replace("user_name: me", "user_name: {from_env: KEY}")
@@ -328,10 +340,14 @@ LISTED = """<ListBucketResult><Contents><Key>a</Key><Size>1</Size><ETag>"x"</ETa
 <ETag>"y"</ETag><LastModified>2026-01-01T00:00:00Z</LastModified></Contents></ListBucketResult>"""
 
 
-def test_submit_refuses_what_a_check_refuses(tmp_path):
+@pytest.mark.parametrize(("listed", "said"), [
+    (LISTED, "The object 'a' in the container .* can't become a file of DATA_DIR: other objects"),
+    ("<ListBucketResult></ListBucketResult>",
+     "The container 'tf_training_data' of data store 'mine' .* is empty"),
+])  # fmt: skip
+def test_submit_refuses_what_a_check_refuses(tmp_path, listed, said):
     """Only the first object counted: the job failed when it loaded."""
-    said = "The object 'a' in the container .* can't become a file of DATA_DIR: other objects"
-    with answering(200, LISTED.encode()) as url:
+    with answering(200, lambda method, _: None if method == "HEAD" else listed.encode()) as url:
         request = prepared(tmp_path, S3.replace("http://s3.default.svc.cluster.local/", url))
         (check,) = check_stores(at(), request)
         assert check.state == "failed"

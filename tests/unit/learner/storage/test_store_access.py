@@ -3,15 +3,23 @@
 The server checks signatures and tokens, as Amazon's does.
 """
 
+import hashlib
 import json
+import os
+import re
 from types import SimpleNamespace
 from urllib.request import Request, urlopen
 
 import pytest
 from answering_server import answering, signed
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from faulty_proxy import faulty_proxy
 from moto_server import running_moto
 from store_program import StoreProgram
+from swift_server import PYTHON
+
+from dlctl.request.profiles import LoggedOut, key_of
 
 pytestmark = pytest.mark.slow  # servers of moto
 NO_KEY = {"STORE_USER_NAME": "", "STORE_PASSWORD": ""}
@@ -102,6 +110,72 @@ def test_a_store_opens_with_the_role_of_the_node(program, strict, tmp_path, wher
         assert program.load(**NODE, **env) == {"a": b"1"}
 
 
+AWS = f"""#!{PYTHON}
+import json, sys, botocore.session
+assert sys.argv[1:-1] == ["configure", "export-credentials", "--profile"]
+found = botocore.session.Session(profile=sys.argv[-1]).get_credentials()
+key = found.get_frozen_credentials()
+print(json.dumps({{"AccessKeyId": key.access_key, "SecretAccessKey": key.secret_key,
+                  "SessionToken": key.token, "Expiration": found._expiry_time.isoformat()}}))
+"""
+"""AWS's command line as far as it counts here: their library finds the profile's key."""
+PROFILES = {
+    "assumes a role": f"role_arn = {ROLE}\nsource_profile = other\n",
+    "runs a program": "credential_process = cat {folder}/process.json\n",
+    "logs in": "sso_session = mine\nsso_account_id = 123456789012\nsso_role_name = r\n"
+    "[sso-session mine]\nsso_start_url = https://mine.example/start\nsso_region = us-east-1\n",
+}
+
+
+@pytest.mark.parametrize("way", PROFILES)
+def test_the_key_that_awss_own_library_gets_for_a_profile_opens_a_store(tmp_path, monkeypatch, way):
+    with running_moto(checks_after=6) as server:  # of which one assumes a role
+        server.bucket("data", {"a": b"1"})
+        key = server.role_key()
+        found = found_by_aws(tmp_path, monkeypatch, way, key, server.url)
+        assert found.ends_at is not None
+        assert (found.user_name != key["AccessKeyId"]) == (way == "assumes a role")
+        user = SimpleNamespace(user=found.user_name, password=found.password)
+        mine = StoreProgram(tmp_path, "s3", server.url, user, "data")
+        assert mine.load(STORE_SESSION_TOKEN=found.session_token) == {"a": b"1"}
+
+
+def found_by_aws(tmp_path, monkeypatch, way, key, url):
+    """Return the key of a profile; the session of one that logs in has ended then."""
+    ends = "2036-01-01T00:00:00Z"
+    (tmp_path / "aws").write_text(AWS)
+    (tmp_path / "aws").chmod(0o755)
+    (tmp_path / "credentials").write_text(
+        f"[other]\naws_access_key_id = {key['AccessKeyId']}\naws_secret_access_key = "
+        f"{key['SecretAccessKey']}\naws_session_token = {key['SessionToken']}\n"
+    )
+    config = PROFILES[way].format(folder=tmp_path)
+    (tmp_path / "config").write_text(f"[profile mine]\nregion = us-east-1\n{config}")
+    (tmp_path / "process.json").write_text(json.dumps({"Version": 1, "Expiration": ends, **key}))
+    logged_in = tmp_path / f".aws/sso/cache/{hashlib.sha1(b'mine').hexdigest()}.json"
+    logged_in.parent.mkdir(parents=True)
+    token = {"accessToken": "a token", "expiresAt": ends, "region": "us-east-1",
+             "startUrl": "https://mine.example/start"}  # fmt: skip
+    logged_in.write_text(json.dumps(token))
+    role = {name[0].lower() + name[1:]: text for name, text in key.items()}
+    answer = json.dumps({"roleCredentials": {**role, "expiration": 2082758400000}}).encode()
+    with answering(200, answer, Content_Type="application/json") as portal:
+        for name, text in {
+            "HOME": tmp_path, "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "AWS_SHARED_CREDENTIALS_FILE": tmp_path / "credentials",
+            "AWS_CONFIG_FILE": tmp_path / "config", "AWS_ENDPOINT_URL_STS": url,
+            "AWS_ENDPOINT_URL_SSO": portal,
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, str(text))
+        found = key_of("mine")
+        if way == "logs in":
+            logged_in.write_text(json.dumps({**token, "expiresAt": "2020-01-01T00:00:00Z"}))
+            with pytest.raises(LoggedOut, match="gives no key: .*expired") as caught:
+                key_of("mine")
+            assert caught.value.hint == "log in again: aws sso login --profile mine"
+    return found
+
+
 def test_a_node_without_a_role_says_so(program):
     with answering(404, b"") as url:
         code, said = program.run("check", **NODE, AWS_METADATA_ENDPOINT=url)
@@ -116,6 +190,49 @@ def test_a_temporary_key_that_has_ended_says_what_to_do(program, code):
         ended, said = program.run("check", STORE_AUTH_URL=url, STORE_SESSION_TOKEN="t")
     assert ended == 1 and "no longer accepts the temporary key of data store 'mine'" in said, said
     assert "send the new one: dlctl resume ID" in said
+
+
+CLOUDS = {
+    "gcs": b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size><ETag>x</ETag>"
+    b"<LastModified>2026-01-01T00:00:00Z</LastModified></Contents></ListBucketResult>",
+    "azure": b"<EnumerationResults><Blobs><Blob><Name>a</Name><Properties><Content-Length>1"
+    b"</Content-Length><Content-Type>x</Content-Type><Etag>x</Etag>"
+    b"<Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified>"
+    b"</Properties></Blob></Blobs></EnumerationResults>",
+}
+"""A list with one object, as each cloud's store answers."""
+ROLES = json.dumps({"access_token": "a-token", "token_type": "Bearer", "expires_in": 3600,
+                    "expires_on": "2082758400"}).encode()  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "access", "key", "sent"), [
+    ("gcs", "node", "", rb"authorization: bearer a-token\r"),
+    ("gcs", "public", "", b""),
+    ("gcs", "", "service account", rb"authorization: bearer [\w-]+\.[\w-]+\.[\w-]+\r"),
+    ("azure", "node", "", rb"authorization: bearer a-token\r"),
+    ("azure", "public", "", b""),
+    ("azure", "", "bWluZQ==", rb"authorization: sharedkey mine:"),
+    ("azure", "", "sv=2026&sig=a%2Fb", rb"^get [^ ]*&sig=a%2fb"),
+])  # fmt: skip
+def test_other_clouds_are_asked_in_each_way(tmp_path, kind, access, key, sent):
+    if key == "service account":
+        made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        key = json.dumps({"client_email": "a@b", "private_key": pem, "private_key_id": "1"})
+    seen = []
+    with answering(200, CLOUDS[kind], Content_Type="application/xml") as store, \
+            answering(200, ROLES, Content_Type="application/json") as roles, \
+            faulty_proxy(int(store.rpartition(":")[2])) as proxy:  # fmt: skip
+        proxy.on_request = lambda data: seen.append(data.lower())
+        user = SimpleNamespace(user="mine", password=key)
+        mine = StoreProgram(tmp_path, kind, f"http://{proxy.host}", user, "data")
+        mine.done("check", STORE_ACCESS=access, STORE_ETAGS="opaque", IDENTITY_ENDPOINT=roles,
+                  IDENTITY_HEADER="x", GCE_METADATA_HOST=roles.partition("//")[2])  # fmt: skip
+    (asked,) = seen
+    if sent:
+        assert re.search(sent, asked), asked
+    else:
+        assert b"authorization" not in asked and b"sig=" not in asked, asked
 
 
 def test_a_public_bucket_needs_no_key(tmp_path):
