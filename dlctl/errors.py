@@ -219,6 +219,10 @@ def in_words(fault: Mapping[str, Any], value: str) -> str:
     kind, text = fault["type"], str(fault["msg"])
     if kind in ("value_error", "contradiction"):
         return text.removeprefix("Value error, ")
+    if kind == "union_tag_invalid":
+        tag, allowed = fault["ctx"]["tag"], fault["ctx"]["expected_tags"]
+        key = fault["ctx"]["discriminator"].strip("'")
+        return f"{key}: {tag!r} is not allowed; {allowed} are"
     if kind in _BOUNDS:
         return f"{value} is out of bounds; {_BOUNDS[kind].format(**fault['ctx'])} is allowed"
     other = f"{text.removeprefix('Input should be ').partition(', unable')[0]} is allowed"

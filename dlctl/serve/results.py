@@ -6,6 +6,7 @@ import re
 import shlex
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from io import BytesIO, UnsupportedOperation
@@ -15,9 +16,11 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
+from dlctl.contract import CODE, tell_output
 from dlctl.contract.sent_files import SENT_INDEX
 from dlctl.errors import TransferError
 from dlctl.files.listing import SiteFile, list_files
+from dlctl.files.made import look_at_made
 from dlctl.outputs.fetch import results_folder
 from dlctl.record import GONE
 from dlctl.serve.operations import BASE, Call, Operation, Strict, answer, object_of
@@ -36,7 +39,8 @@ ZIP = "application/zip"
 class Which(Strict):
     """Which files."""
 
-    of: Literal["results", "code"] = "results"
+    of: Literal["results", "code", "output"] = "results"
+    """`output`: what the program has written into its own folder."""
 
 
 def folder_at_site(session: Session, record: Record, of: str = "results") -> str:
@@ -47,14 +51,19 @@ def folder_at_site(session: Session, record: Record, of: str = "results") -> str
     """
     if record.is_gone:
         raise Gone(f"{record.training_id}: {GONE} {record.site}")
-    if of == "code":
-        return f"{record.job_dir}/code"
+    if of in ("code", "output"):
+        return f"{record.job_dir}/{CODE}"
     return results_folder(session.transport, record)
 
 
 def files_of(session: Session, record: Record, of: str = "results") -> tuple[str, list[SiteFile]]:
     """Return the folder, and the regular files in it."""
     folder = folder_at_site(session, record, of)
+    if of == "output":
+        _, made = look_at_made(session.transport, record.job_dir)
+        own = [replace(each, path=each.path[len(CODE) + 1 :]) for each in made
+               if each.path.startswith(f"{CODE}/")]  # fmt: skip
+        return folder, sorted(own, key=lambda each: each.path)
     parent, _, name = folder.rstrip("/").rpartition("/")
     found = list_files(session.transport, parent, [name], missing_ok=True)
     cut = len(name) + 1
@@ -75,10 +84,13 @@ def list_(call: Call) -> Response:
     """Return the files."""
     with call.training() as (session, record):
         _, files = files_of(session, record, call.query.of)
+        output = tell_output(record.made.output) if record.made else ""
     where = "results/files/"  # relative to the list, which a proxy may have elsewhere
-    return answer({"items": [
-        {"path": each.path, "size_bytes": each.size_bytes, "etag": etag(each),
-         "href": where + quote(each.path, errors="replace")} for each in files]})  # fmt: skip
+    which = "" if call.query.of == "results" else f"?of={call.query.of}"
+    items = [{"path": each.path, "size_bytes": each.size_bytes, "etag": etag(each),
+              "href": where + quote(each.path, errors="replace") + which}
+             for each in files]  # fmt: skip
+    return answer({"output": output, "items": items})
 
 
 async def file(call: Call) -> Response:
@@ -200,7 +212,7 @@ async def archive(call: Call, of: str = "", media: str = ZIP) -> Response:
     )  # fmt: skip
 
 
-_FILES = object_of(items=[object_of(path=str, size_bytes=int, etag=str, href=str)])
+_FILES = object_of(output=str, items=[object_of(path=str, size_bytes=int, etag=str, href=str)])
 CONTENT = {"type": "string", "format": "binary"}
 _ONE = f"{BASE}/trainings/{{id}}/results"
 OPERATIONS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -51,13 +51,17 @@ class Asked(Strict):
     memory: str | None = None
     time: str | None = None
     partition: str | None = None
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: dict[str, Any] | list[str] = Field(default_factory=dict)
+    """By the manifest's keys; or as an answer has them, `KEY=VALUE` each."""
 
     def overrides(self) -> Overrides:
         """Return them as the use cases take them."""
         from dlctl.manifest.overrides import overrides_of
 
-        return overrides_of(self.model_dump(exclude={"set"}), self.set)
+        options = self.model_dump(exclude={"set"})
+        if isinstance(self.set, list):
+            return replace(overrides_of(options, {}), set=tuple(self.set))
+        return overrides_of(options, self.set)
 
 
 class FromGit(Strict):

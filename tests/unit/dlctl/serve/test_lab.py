@@ -117,7 +117,7 @@ def test_a_training_goes_through_nginx_with_its_events_and_sockets(lab):
     assert refused(lab, "/api/v1/trainings", Origin="https://evil.example") == 403
     with lab("/api/v1/trainings", Origin=f"https://localhost:{lab.port}") as own:
         assert own.status == 200
-    command = "echo one; until [ -e ../go ]; do sleep 0.1; done; echo two | tee $RESULT_DIR/a"
+    command = "echo one; until [ -e ../go ]; do sleep 0.1; done; echo two | tee $RESULT_DIR/a own"
     manifest = f"name: lines\ntime: 5m\nframework: {{name: custom, command: '{command}'}}\n"
     body = json.dumps({"manifest": manifest, "site": "local"}).encode()
     with lab("/api/v1/trainings", body, "POST", Content_Type="application/json") as answer:
@@ -135,6 +135,12 @@ def test_a_training_goes_through_nginx_with_its_events_and_sockets(lab):
         (made,) = json.load(listed)["items"]
         href = urljoin(listed.url, made["href"])
     assert "/alice/" in href, "a link leads through the proxy, too"
+    with lab(href.partition("/alice")[2]) as file:
+        assert file.read() == b"two\n"
+    with lab(f"/api/v1/trainings/{training_id}/results?of=output") as listed:
+        answered = json.load(listed)
+        (own,), href = answered["items"], urljoin(listed.url, answered["items"][0]["href"])
+    assert own["path"] == "own" and answered["output"].startswith("own: 4 B")
     with lab(href.partition("/alice")[2]) as file:
         assert file.read() == b"two\n"
     basic = "Basic " + base64.b64encode(b"alice:pw").decode()

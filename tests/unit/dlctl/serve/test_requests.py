@@ -111,6 +111,14 @@ def test_a_whole_number_is_tuned_as_one(server, training, monkeypatch):
     for wrong in ({"do": "tune"}, {"do": "tune", "settings": {}}, {"do": "halt", "settings": {}},
                   {"do": "tune", "settings": {"x": 1}}, {"do": "nothing"}, {}):  # fmt: skip
         assert server.send(training, wrong, "PATCH").status == 400, wrong
+    detail = server.send(training, {"do": "stop"}, "PATCH").json["detail"]
+    assert "do: 'stop' is not allowed; 'halt', 'cancel', 'save', 'resume'" in detail
+
+
+def test_changes_are_taken_as_an_answer_has_them():
+    asked = trainings.Asked(learners=2, set=["env.A=1"]).overrides()
+    assert (asked.learners, asked.set) == (2, ("env.A=1",))
+    assert trainings.Asked(set={"env.A": "1"}).overrides().set == ('env.A="1"',)
 
 
 def test_a_remark_asks_no_site_and_a_resumption_takes_epochs(server, desk, training, monkeypatch):
