@@ -22,9 +22,9 @@ _GROUPS = {
     "eval": "validation",
     "test": "test",
 }
-_GROUPED = re.compile(rf"({'|'.join(_GROUPS)})[_/](.+)")
+_GROUPED = re.compile(rf"({'|'.join(_GROUPS)})[-_/](.+)")
 _LOWER = re.compile(
-    r"\bloss\b|\berr(or)?\b|perplexity|\bppl\b|\bmae\b|\br?mse\b|\bwer\b|\bcer\b|\bnll\b|\bbpc\b|\bfid\b"
+    r"\b(m?log)?loss\b|\berr(or)?\b|perplexity|\bppl\b|\bmae\b|\br?mse\b|\bwer\b|\bcer\b|\bnll\b|\bbpc\b|\bfid\b"
 )
 _HIGHER = re.compile(
     r"\bacc(uracy)?\b|precision|recall|\bf1\b|\bauc|\bmap\b|\biou\b|dice|bleu|rouge|psnr|ssim|reward|score|top.?\d"
@@ -62,7 +62,7 @@ def key_of(source: Source, learner: int, group: str, name: str) -> Key:
 def data_of(name: str) -> tuple[str, str]:
     """Return the group that a name begins with, and the rest.
 
-    `val_loss` is a validation's loss, and so is Lightning's and W&B's `val/loss`.
+    `val_loss` is a validation's loss, and so are W&B's `val/loss` and XGBoost's `eval-rmse`.
     """
     found = _GROUPED.fullmatch(name)
     return (_GROUPS[found[1]], found[2]) if found else ("", name)

@@ -14,7 +14,7 @@ from typing import Any
 
 from dlctl.contract.measured.judged_series import data_of, is_better_lower
 from dlctl.contract.metrics import LEARNING_RATE, SUBID, MetricsLine
-from learner.collect.parsers import bars, prose
+from learner.collect.parsers import bars, columns, prose
 from learner.collect.parsers.record import (
     EPOCH,
     ITERATION,
@@ -72,6 +72,8 @@ class AutoParser(LineParser):
         self._held = ""
         """A line whose step the next bar tells: what tqdm writes stands above its bar."""
         self._heading = ""
+        self._columns: list[str] = []
+        """Those of the table whose rows come now."""
         self._step: int | None = None
         self._epoch: int | None = None
         self._caffe_tests = False
@@ -80,7 +82,7 @@ class AutoParser(LineParser):
         """Return the newest step and epoch."""
         return {"step": self._step, "epoch": self._epoch, "tests": self._caffe_tests,
                 "known": self._is_known, "place": list(self._place), "bars": list(self._bars),
-                "held": self._held}  # fmt: skip
+                "held": self._held, "columns": self._columns}  # fmt: skip
 
     def remember(self, memory: Any) -> None:
         """Go on from a step and an epoch."""
@@ -94,6 +96,7 @@ class AutoParser(LineParser):
             self._place = prose.Place(*map(int, known.get("place", ())))
             self._bars = bars.Bars(*map(int, known.get("bars", ())))
         self._held = str(known.get("held", ""))
+        self._columns = list(map(str, known.get("columns", ())))
 
     def feed(self, text: str) -> list[MetricsLine]:
         """Return the records of further lines."""
@@ -101,13 +104,14 @@ class AutoParser(LineParser):
         small = text.lower()
         words = [word for word in _WORDS if word in text]
         hints = [word for word in prose.WORDS if word in small]
-        if self._is_known and not (words or hints or self._held):
+        if self._is_known and not (words or hints or self._held or self._columns):
             return found
         for line in text.split("\n"):
             if self._held and line.strip():
                 found += self._release(line)
             if len(line) <= _MOST_CHARACTERS and not line.startswith(_OURS):
-                if any(word in line for word in words) or _has_hint(line, hints):
+                is_row = self._columns and line.lstrip()[:1].isdigit()
+                if is_row or any(word in line for word in words) or _has_hint(line, hints):
                     found += self._line(line)
                 if not self._is_known:
                     self._note(line, found)
@@ -147,8 +151,8 @@ class AutoParser(LineParser):
         if self._bars.of and not is_held and line.startswith(("{'", '{"')):
             self._held = line
             return []
-        for rule in (self._hugging_face, self._caffe, self._rich, self._bar, self._keras,
-                     self._prose):  # fmt: skip
+        for rule in (self._hugging_face, self._caffe, self._rich, self._table, self._bar,
+                     self._keras, self._prose):  # fmt: skip
             drafts = rule(line)
             if drafts is not None:
                 found = (draft.line() for draft in drafts)
@@ -187,6 +191,8 @@ class AutoParser(LineParser):
             return None
         if bar := bars.read(line[:begin]):
             self._move(bar)
+        elif (place := prose.read(line[:begin])).epoch is not None or place.inner is not None:
+            found = {"epoch": place.epoch, "step": place.inner} | found
         if "train_runtime" in found and "train_loss" in found:  # of the Trainer's last line
             found["mean_loss"] = found.pop("train_loss")
         for name in ("step", "global_step", "iter", "iteration"):
@@ -263,6 +269,14 @@ class AutoParser(LineParser):
         self._step = done * int(match[2]) + int(match[1])
         return self._by_group(list(_PAIR.findall(line, line.index(" - "))))
 
+    def _table(self, line: str) -> list[Draft] | None:
+        """Read a table whose first column is the epoch or the step."""
+        if head := columns.names(line):
+            self._columns = head
+            return []
+        found = columns.read(line, self._columns) if self._columns else None
+        return None if found is None else self._placed(found, "")
+
     def _prose(self, line: str) -> list[Draft] | None:
         """Read what a person's own loop prints."""
         heading, self._heading = self._heading, ""
@@ -273,6 +287,10 @@ class AutoParser(LineParser):
         if found.epoch is not None and not found.values and prose.is_heading(line):
             self._epoch = found.epoch
             return None
+        return self._placed(found, heading)
+
+    def _placed(self, found: prose.Line, heading: str) -> list[Draft] | None:
+        """Return the values of a line at the place that it tells, or that is known."""
         if not found.values:
             return None
         step = None  # a validation's batches are none of the training

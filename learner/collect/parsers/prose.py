@@ -25,7 +25,7 @@ WORDS = (
 )  # fmt: skip
 """Words of which each such line has one: they are found far faster."""
 _EPOCH = re.compile(
-    r"(?:\bepoch\b[\s:#=]*|\bepochs\b[\s:#=]*(?=\d+\s*/)|^(?:train|val|test)\w*:\s*(?=\d+\s*\[))"
+    r"(?:\bepoch\b(?:\(\w+\))?[\s:#=]*|\bepochs\b[\s:#=]*(?=\d+\s*/)|^(?:train|val|test)\w*:\s*(?=\d+\s*\[))"
     r"[\[(]?\s*(\d+)(?:\.\d+)?(?:\s*/\s*\d+)?\s*[\])]?",
     re.IGNORECASE,
 )
@@ -57,6 +57,10 @@ _SET = re.compile(
     r"^\W*(?:\*+ *)?(train|val|valid|validation|test|eval|evaluation)(?:ing|ion)?\b[^:=\d]{0,20}:",
     re.IGNORECASE,
 )
+_SET_OF_EPOCH = re.compile(r"\bepoch\((train|val|test)\)", re.IGNORECASE)
+"""OpenMMLab's `Epoch(val) [1][10/10]`."""
+_ROUND = re.compile(r"^\s*\[(\d+)\]\s+(?=[\w-]+:)")
+"""XGBoost's `[10] train-rmse:0.5`."""
 _GROUPS = {"train": "train", "test": "test"}
 
 
@@ -82,6 +86,8 @@ def read(line: str) -> Line:
         places = pair.groups()[:3] if pair[1] else pair.groups()[3:]
         epoch, inner, of = (int(place) if place else None for place in places)
         text = text[pair.end() :]
+    elif found := _ROUND.match(text):
+        inner, text = int(found[1]), text[found.end() :]
     text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     for pattern in (_EPOCH, _STEP, _PLACE):
         if (found := pattern.search(text)) is None:
@@ -91,7 +97,7 @@ def read(line: str) -> Line:
         elif inner is None:
             inner, of = int(found[1]), int(found[2]) if found[2] else None
         text = f"{text[: found.start()]} | {text[found.end() :]}"
-    head = _SET.match(line)
+    head = _SET.match(line) or _SET_OF_EPOCH.search(line)
     word = head[1].lower() if head else ""
     group = _GROUPS.get(word, "validation" if word else "")
     group = "test" if _RESULT.match(line) else group
@@ -113,7 +119,7 @@ def _named(match: re.Match[str], is_mean: bool) -> tuple[str, float | str]:
     Args:
         is_mean: Take the mean that stands in parentheses behind a value.
     """
-    words = re.split(r"[ _]+", match[1].strip())
+    words = [word.rstrip(".") for word in re.split(r"[ _]+", match[1].strip())]
     while len(words) > 1 and _ASIDE.fullmatch(words[0]):
         words = words[1:]
     of_data = {"train", "training", "trn", *VALIDATED}

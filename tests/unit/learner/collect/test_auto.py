@@ -222,6 +222,31 @@ OWN_LOOPS = {
         "[0/2][10/30]\tLoss_D: 1.43\tLoss_G: 1.57\n[1/2][10/30]\tLoss_D: 1.2\tLoss_G: 1.5\n",
         [("train", 10, 0, {"loss_d": 1.43, "loss_g": 1.57}),
          ("train", 40, 1, {"loss_d": 1.2, "loss_g": 1.5})]),
+    "a loop that prints CSV": (
+        "epoch,train_loss,val_loss,acc\n1,0.5,0.6,0.7\n2,0.4,nan,0.8\n",
+        [("train", 1, 1, {"loss": 0.5, "acc": 0.7}), ("validation", 1, 1, {"loss": 0.6}),
+         ("train", 2, 2, {"loss": 0.4, "acc": 0.8}), ("validation", 2, 2, {"loss": None})]),
+    "fastai": (
+        "epoch     train_loss  valid_loss  accuracy  time    \n"
+        "0         0.527000    0.321000    0.912000  00:12     \n",
+        [("train", 0, 0, {"loss": 0.527, "accuracy": 0.912}),
+         ("validation", 0, 0, {"loss": 0.321})]),
+    "ultralytics": (
+        "      Epoch    GPU_mem   box_loss   cls_loss  Instances       Size\n"
+        "        1/3      2.12G      1.254      1.532         23        640: 100%|##| 8/8 [0:02]\n",
+        [("train", 1, 1, {"box_loss": 1.254, "cls_loss": 1.532})]),
+    "XGBoost": (
+        "[10]\ttrain-rmse:0.5\teval-rmse:0.6\n",
+        [("train", 10, None, {"rmse": 0.5}), ("validation", 10, None, {"rmse": 0.6})]),
+    "OpenMMLab's engine": (
+        "11/29 10:00:00 - mmengine - INFO - Epoch(train)  [1][ 50/100]  lr: 1.0000e-02  loss: 0.5\n"
+        "11/29 10:00:10 - mmengine - INFO - Epoch(val) [1][10/10]    accuracy/top1: 78.5\n",
+        [("train", 50, 1, {"learning_rate": 0.01, "loss": 0.5}),
+         ("validation", 50, 1, {"accuracy/top1": 78.5})]),
+    "a dict behind its epoch, and a word with a full stop": (
+        "INFO - epoch 1: {'accuracy': 0.9}\nEpoch: 2 | Train Loss: 0.3 | Val. Acc: 81.3%\n",
+        [("train", -1, 1, {"accuracy": 0.9}), ("train", 2, 2, {"loss": 0.3}),
+         ("validation", 2, 2, {"acc": 81.3})]),
     "what is said of the best epoch": (
         "Epoch 5/9 - val_loss: 0.97\nBest val_loss: 0.9 at epoch 4\nBest val Acc: 0.75\n"
         "Loading best model from epoch 4\nTest loss: 1.2\n",
