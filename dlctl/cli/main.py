@@ -211,10 +211,10 @@ app = typer.Typer(
 
 _OTHER_OPTIONS = {
     ("submit", ""): "those of your program stand in the manifest, of which --set changes a key",
-    ("resume", "--set"): "it goes on with the manifest as it was; `dlctl submit --from ID --set` "
-    "trains anew, `dlctl tune` changes the learning rate",
+    ("resume", "--set"): "it goes on with the manifest as it was; `dlctl submit --from ID` trains "
+    "anew, with --set, and the command tune changes the learning rate",
     **dict.fromkeys([("show", "--tag"), ("show", "--name"), ("show", "--state")],
-                    "it shows one training, `dlctl status` takes several"),
+                    "it shows one training; status and list take several"),
 }  # fmt: skip
 """Options of a command that others have, each with its way."""
 

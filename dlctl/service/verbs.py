@@ -202,9 +202,9 @@ def _longer(
     plan = read_plan(session, record)
     if not plan.framework.has_loop:
         raise Misused(
-            "only the built-in loop trains so many epochs; a program of your own begins anew with "
-            f"other arguments: dlctl submit --from {record.training_id} --set 'framework.command="
-            f"{plan.framework.command or '…'}'", option="--epochs",
+            "only the built-in loop trains so many epochs; a program of your own begins anew, and "
+            f"--set framework.command changes it: dlctl submit --from {record.training_id}",
+            option="--epochs",
         )  # fmt: skip
     before = plan.training.epochs
     number = int(epochs) if epochs.lstrip("+").isdecimal() else 0

@@ -141,6 +141,8 @@ PROVED_BY = {
     "init --command": "unit/dlctl/cli/test_cli.py::"
     "test_init_writes_a_manifest_for_a_program_that_is_there",
     "render --files": "unit/dlctl/request/test_left_out.py::test_the_commands_say_it",
+    "submit --sweep": _AGAIN + "test_a_command_that_is_given_twice_names_what_it_has_started",
+    "submit --tag": _AGAIN + "test_a_command_that_is_given_twice_names_what_it_has_started",
     "submit --from": _AGAIN + "test_a_training_is_submitted_again_with_changes_from_any_folder",
     "validate": _CLI,
     "adopt": _CLI,

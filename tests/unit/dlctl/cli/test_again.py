@@ -116,6 +116,9 @@ def test_a_command_that_is_given_twice_names_what_it_has_started(dlctl, local_si
     assert "trained already" not in dlctl("submit", "--set", "env.A=1", ok=True).stderr
     dlctl("cancel", "--name", "own", ok=True)
     assert dlctl("wait", "--name", "own").exit_code == 10
-    last = dlctl("submit", "--set", "framework.command=echo", ok=True)
+    (dlctl.cwd / "grid.yml").write_text("framework.command: [echo, echo again]\n")
+    last = dlctl("submit", "--sweep", "grid.yml", "--tag", "grid", ok=True)
     assert "trained already" not in last.stderr
-    dlctl("wait", last.stdout.strip(), ok=True)
+    dlctl("wait", "--tag", "grid", ok=True)
+    found = dlctl("list", "--tag", "grid", "--columns", "framework.command", "--json", ok=True).json
+    assert sorted(each["varied"] for each in found) == ["command=echo", "command=echo again"]

@@ -127,8 +127,8 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
         (2, ["submit", "--lr", "0.1"], "--lr; those of your program stand in the manifest"),
         (3, ["submit", dlctl.cwd], "is a folder, not a file; "),
         (3, ["submit", "train.sh"], "is a program; a manifest names it"),
-        (2, ["show", "--tag", "x"], "`dlctl status` takes several"),
-        (2, ["resume", "--set", "a=b"], "`dlctl submit --from ID --set` trains anew"),
+        (2, ["show", "--tag", "x"], "status and list take several"),
+        (2, ["resume", "--set", "a=b"], "`dlctl submit --from ID` trains anew"),
         (3, ["submit", bad], "lerners"),
         (3, ["validate", "absent.yml"], "absent.yml"),
         (3, ["submit", "absent.yml"], "dlctl init my-training"),
@@ -307,7 +307,7 @@ def test_jobs_on_a_mac_are_refused_with_a_sentence(local_site, tmp_path, monkeyp
 
     monkeypatch.setattr(submit, "_PROCESSES", tmp_path / "proc/self/stat")
     with pytest.raises(PlanError, match="this machine, which needs Linux"):
-        submit._refuse_this_machine(None, load_site("local"))
+        submit.refuse_this_machine(None, load_site("local"))
 
 
 def test_ctrl_c_while_dlctl_starts_prints_no_traceback(monkeypatch, capsys):
