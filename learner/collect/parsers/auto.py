@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from dlctl.contract.measured.judged_series import data_of, is_better_lower
+from dlctl.contract.measured.judged_series import RATE_NAMES, data_of, is_better_lower
 from dlctl.contract.metrics import LEARNING_RATE, SUBID, MetricsLine
 from learner.collect.parsers import bars, columns, prose
 from learner.collect.parsers.record import (
@@ -44,6 +44,8 @@ _OURS = "dlctl: "
 _UNKNOWN_S = 60.0
 """A program that prints for so long is expected to have printed a metric."""
 _EXCERPT = 60
+_AS_A_HINT = 100
+"""A word such as `loss` tells more than numbers do."""
 _MOST_LINES = 10_000
 """Of so many lines the one with the most numbers is told, if none is understood."""
 _MOST_CHARACTERS = 4096
@@ -118,8 +120,11 @@ class AutoParser(LineParser):
         return found
 
     def finish(self) -> list[MetricsLine]:
-        """Return the records of a line that no bar followed."""
-        return self._release("")
+        """Return the records of a line that no bar followed; complain if none was understood."""
+        found = self._release("")
+        if not (self._is_known or found) and prose.HINTS.search(self._nearest[1]):
+            self._tell_nearest()
+        return found
 
     def _release(self, line: str) -> list[MetricsLine]:
         """Return the records of the line before; this one's bar tells its step."""
@@ -132,18 +137,23 @@ class AutoParser(LineParser):
         """Say after a minute that no line was understood, if some had numbers."""
         self._read_lines += 1
         numbers = len(_NUMBERS.findall(line)) if self._read_lines < _MOST_LINES else 0
+        if numbers and _has_hint(line, prose.WORDS):
+            numbers += _AS_A_HINT
         if found:
             self._is_known = True
         elif numbers > self._nearest[0]:
             self._nearest = numbers, line
         self._begun_at = self._clock() if self._begun_at is None else self._begun_at
         if not self._is_known and self._clock() - self._begun_at > _UNKNOWN_S and self._nearest[1]:
-            self._is_known = True
-            self._complain(
-                f"no line of the log is understood as a metric so far, such as "
-                f"{self._nearest[1].strip()[:_EXCERPT]!r}: print `epoch 1 step 10: loss 0.5`, or "
-                "name another parser in evaluation_metrics (docs/metrics.md#parsers)."
-            )
+            self._tell_nearest()
+
+    def _tell_nearest(self) -> None:
+        self._is_known = True
+        self._complain(
+            f"no line of the log is understood as a metric so far, such as "
+            f"{self._nearest[1].strip()[:_EXCERPT]!r}: print `epoch 1 step 10: loss 0.5`, or "
+            "name another parser in evaluation_metrics (docs/metrics.md#parsers)."
+        )
 
     def _line(self, line: str, *, is_held: bool = False) -> list[MetricsLine]:
         if "\x1b" in line:
@@ -174,7 +184,7 @@ class AutoParser(LineParser):
         for name, value in pairs:
             if name in _NOT_A_METRIC:
                 continue
-            group, own = data_of(name)
+            group, own = data_of(LEARNING_RATE if name in RATE_NAMES else name)
             draft = drafts.setdefault(group or TRAIN, self._draft(group or TRAIN))
             draft.value(own, Kind.FLOAT, value)
         return list(drafts.values())
@@ -201,9 +211,11 @@ class AutoParser(LineParser):
         epoch = as_number(found.get("epoch"))
         if epoch is not None and epoch == epoch:
             self._epoch = int(epoch)
-        pairs: list[tuple[str, object]] = [
-            (str(name), value) for name, value in found.items() if name != "epoch"
-        ]
+        pairs: list[tuple[str, object]] = []
+        for name, value in found.items():
+            inner = value if isinstance(value, dict) else {"": value}
+            pairs += [("_".join(filter(None, (str(name), str(key)))), each)
+                      for key, each in inner.items() if name != "epoch"]  # fmt: skip
         is_placed = epoch is not None or self._step is not None or self._epoch is not None
         if not is_placed and not any(
             is_better_lower(name) is not None and as_number(value) is not None

@@ -41,7 +41,7 @@ _PAIR_OF_EPOCH = re.compile(
     r"^\W*\[\s*(\d+)\s*,\s*(\d+)()\s*\]|^\W*\[(\d+)/\d+\]\s*\[(\d+)/(\d+)\]"
 )
 """`[1,  2000] loss: 2.1`, `[0/5][10/30] loss: 2.1`: epoch and batch."""
-_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 _RESULT = re.compile(r"^\s*\* +\S+@\d")
 """` * Acc@1 30.000`: what ImageNet's loop prints after a validation."""
 _VALUE = re.compile(
@@ -59,8 +59,8 @@ _SET = re.compile(
 )
 _SET_OF_EPOCH = re.compile(r"\bepoch\((train|val|test)\)", re.IGNORECASE)
 """OpenMMLab's `Epoch(val) [1][10/10]`."""
-_ROUND = re.compile(r"^\s*\[(\d+)\]\s+(?=[\w-]+:)")
-"""XGBoost's `[10] train-rmse:0.5`."""
+_ROUND = re.compile(r"^\s*\[(\d+)\]\s+(?=[\w-]+(?:'s \w+)?:)")
+"""XGBoost's `[10] train-rmse:0.5`, LightGBM's `[10] valid_0's auc: 0.9`."""
 _GROUPS = {"train": "train", "test": "test"}
 
 
@@ -87,7 +87,7 @@ def read(line: str) -> Line:
         epoch, inner, of = (int(place) if place else None for place in places)
         text = text[pair.end() :]
     elif found := _ROUND.match(text):
-        inner, text = int(found[1]), text[found.end() :]
+        inner, text = int(found[1]), text[found.end() :].replace("'s ", "_")
     text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     for pattern in (_EPOCH, _STEP, _PLACE):
         if (found := pattern.search(text)) is None:
@@ -153,18 +153,40 @@ class Place(NamedTuple):
     """1 if the first epoch is 0."""
     by_epochs: int = 0
     """1 as long as no line has had a step: then an epoch counts as one."""
+    is_whole: int = 0
+    """1 if the steps count on from epoch to epoch, whatever number of them an epoch has."""
+    first: int = -1
+    """The first epoch that a line told; -1: none has."""
+    before: int = 0
+    """The steps of the fits before, such as those of other folds."""
+    last: int = 0
+    """The newest step."""
 
     def after(self, line: Line, epoch: int | None) -> tuple[Place, int | None]:
-        """Return the place that a line tells of, and its step; None: the one before."""
-        from_zero = int(self.from_zero or line.epoch == 0)
+        """Return the place that a line tells of, and its step; None: the one before.
+
+        Args:
+            epoch: That of the line before.
+        """
+        first = line.epoch if self.first < 0 and line.epoch is not None else self.first
+        went_back = 0 if epoch is None or line.epoch is None else epoch - line.epoch
+        if went_back >= 2 and line.epoch is not None and line.epoch <= first:
+            return Place(first=first, before=self.last).after(line, None)  # another fit begins
+        known = self._replace(from_zero=int(self.from_zero or line.epoch == 0), first=first)
         if line.inner is None:
             is_first = self.by_epochs or not (self.inner or self.base)
             if line.epoch is None or not is_first:
-                return self._replace(from_zero=from_zero), None
-            return self._replace(from_zero=from_zero, by_epochs=1), line.epoch
-        base, of = self.base, line.of or 0
+                return known, None
+            step = line.epoch + self.before
+            return known._replace(by_epochs=1, last=step), step
+        base, of, is_whole = self.base, line.of or 0, self.is_whole
         if line.epoch is not None and of:
-            base = max(0, line.epoch - 1 + from_zero) * of
+            goes_on = epoch is not None and line.epoch > epoch and line.inner > self.inner > 0
+            is_whole = int(is_whole or line.inner > of or goes_on)
+            base = 0 if is_whole else max(0, line.epoch - 1 + known.from_zero) * of
         elif line.inner < self.inner and (line.epoch is None or line.epoch != epoch):
             base += self.of or self.inner
-        return Place(line.inner, of, base, from_zero, 0), base + line.inner
+        step = self.before + base + line.inner
+        return known._replace(
+            inner=line.inner, of=of, base=base, by_epochs=0, is_whole=is_whole, last=step
+        ), step

@@ -78,7 +78,7 @@ def test_tqdm():
         "100%|##########| 1000/1000 [00:11<00:00]\n"
     )
     assert parse(text) == [
-        ("train", 450, None, {"loss": None, "lr": 0.001}),
+        ("train", 450, None, {"loss": None, "learning_rate": 0.001}),
         ("validation", 450, None, {"acc": 0.5}),
     ]
 
@@ -247,6 +247,24 @@ OWN_LOOPS = {
         "INFO - epoch 1: {'accuracy': 0.9}\nEpoch: 2 | Train Loss: 0.3 | Val. Acc: 81.3%\n",
         [("train", -1, 1, {"accuracy": 0.9}), ("train", 2, 2, {"loss": 0.3}),
          ("validation", 2, 2, {"acc": 81.3})]),
+    "steps that count on from epoch to epoch, as ignite's": (
+        "Epoch[1] Iteration[100/200] Loss: 0.8\nEpoch[1] Iteration[200/200] Loss: 0.7\n"
+        "Epoch[2] Iteration[300/200] Loss: 0.4\nEpoch[3] Iteration[600/200] Loss: 0.1\n",
+        [("train", 100, 1, {"loss": 0.8}), ("train", 200, 1, {"loss": 0.7}),
+         ("train", 300, 2, {"loss": 0.4}), ("train", 600, 3, {"loss": 0.1})]),
+    "several fits one after the other": (
+        "Epoch 1/3 - loss: 0.9\nEpoch 3/3 - loss: 0.5\n=== Fold 2 ===\nEpoch 1/3 - loss: 0.8\n"
+        "Epoch 2/3 - loss: 0.6\n",
+        [("train", 1, 1, {"loss": 0.9}), ("train", 3, 3, {"loss": 0.5}),
+         ("train", 4, 1, {"loss": 0.8}), ("train", 5, 2, {"loss": 0.6})]),
+    "LightGBM, and a number before a comma": (
+        "[10]\tvalid_0's auc: 0.9\nEpoch 11: loss 1,231.5 -> samples/s 12,000, ppl 1.2e+03\n",
+        [("validation", 10, None, {"0_auc": 0.9}),
+         ("train", 10, 11, {"loss": 1231.5, "samples/s": 12000.0, "ppl": 1200.0})]),
+    "JSON in JSON": (
+        '{"step": 3, "train": {"loss": 1.0}, "val": {"loss": 1.5}, "lr": 0.001}\n',
+        [("train", 3, None, {"loss": 1.0, "learning_rate": 0.001}),
+         ("validation", 3, None, {"loss": 1.5})]),
     "what is said of the best epoch": (
         "Epoch 5/9 - val_loss: 0.97\nBest val_loss: 0.9 at epoch 4\nBest val Acc: 0.75\n"
         "Loading best model from epoch 4\nTest loss: 1.2\n",
@@ -286,6 +304,17 @@ def test_the_lines_of_own_loops(name):
 ])  # fmt: skip
 def test_a_line_without_a_metric_or_a_place_is_none(line):
     assert parse(f"{line}\n") == []
+
+
+def test_a_short_program_whose_lines_are_not_understood_is_told_so_at_its_end():
+    complaints = []
+    parser = AutoParser("", complaints.append)
+    parser.feed("1 2 3 4 5 6\nloss: 0.5, acc: 90%\n")
+    assert parser.finish() == [] and len(complaints) == 1
+    assert "'loss: 0.5, acc: 90%'" in complaints[0]
+    quiet = AutoParser("", complaints.append)
+    quiet.feed("1 2 3 4 5 6\n")
+    assert quiet.finish() == [] and len(complaints) == 1
 
 
 def test_a_program_whose_lines_are_not_understood_is_told_so_once_with_the_nearest():
