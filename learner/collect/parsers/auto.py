@@ -9,7 +9,7 @@ import ast
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dlctl.contract.measured.judged_series import RATE_NAMES, data_of, is_better_lower
@@ -113,7 +113,7 @@ class AutoParser(LineParser):
                 found += self._release(line)
             if len(line) <= _MOST_CHARACTERS and not line.startswith(_OURS):
                 is_row = self._columns and line.lstrip()[:1].isdigit()
-                if is_row or any(word in line for word in words) or _has_hint(line, hints):
+                if is_row or any(word in line for word in words) or prose.has_hint(line, hints):
                     found += self._line(line)
                 if not self._is_known:
                     self._note(line, found)
@@ -137,7 +137,7 @@ class AutoParser(LineParser):
         """Say after a minute that no line was understood, if some had numbers."""
         self._read_lines += 1
         numbers = len(_NUMBERS.findall(line)) if self._read_lines < _MOST_LINES else 0
-        if numbers and _has_hint(line, prose.WORDS):
+        if numbers and prose.has_hint(line, prose.WORDS):
             numbers += _AS_A_HINT
         if found:
             self._is_known = True
@@ -260,7 +260,7 @@ class AutoParser(LineParser):
         bar = bars.read(line)
         if bar is None:
             return None
-        pairs = _in_group(bar.group, _PAIR.findall(line[bar.end :]))
+        pairs = prose.in_group(bar.group, _PAIR.findall(line[bar.end :]))
         self._move(bar, measured=any(data_of(name)[0] in ("", TRAIN) for name, _ in pairs))
         return self._by_group(pairs)
 
@@ -312,23 +312,4 @@ class AutoParser(LineParser):
         self._epoch = self._epoch if found.epoch is None else found.epoch
         if self._step is None and self._epoch is None:
             return None
-        return self._by_group(_in_group(found.group or heading, found.values))
-
-
-def _has_hint(line: str, words: Sequence[str]) -> bool:
-    """Return whether a line may name a metric.
-
-    Args:
-        words: Those of `prose.WORDS` that are anywhere in the text.
-    """
-    if not words:
-        return False
-    small = line.lower()
-    return any(word in small for word in words) and prose.HINTS.search(line) is not None
-
-
-def _in_group(group: str, pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the pairs of a line about a group, such as `validation`: `loss` is its loss."""
-    beginning = f"{group}_" if group and group != TRAIN else ""
-    return [(name if data_of(name)[0] or name == LEARNING_RATE else f"{beginning}{name}", value)
-            for name, value in pairs]  # fmt: skip
+        return self._by_group(prose.in_group(found.group or heading, found.values))

@@ -6,9 +6,10 @@ A number counts as a metric if the word before it names one, such as `loss`, `va
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-from dlctl.contract.measured.judged_series import RATE_NAMES, VALIDATED, is_better_lower
+from dlctl.contract.measured.judged_series import RATE_NAMES, VALIDATED, data_of, is_better_lower
 from dlctl.contract.metrics import LEARNING_RATE
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b"
@@ -106,6 +107,25 @@ def read(line: str) -> Line:
     is_mean = group not in ("", "train")  # in parentheses, which is the validation's so far
     values = [(name, value) for name, value in (_named(each, is_mean) for each in pairs) if name]
     return Line(epoch, inner, of, values, group)
+
+
+def has_hint(line: str, words: Sequence[str]) -> bool:
+    """Return whether a line may name a metric.
+
+    Args:
+        words: Those of `WORDS` that are anywhere in the text.
+    """
+    if not words:
+        return False
+    small = line.lower()
+    return any(word in small for word in words) and HINTS.search(line) is not None
+
+
+def in_group(group: str, pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the pairs of a line about a group, such as `validation`: `loss` is its loss."""
+    beginning = f"{group}_" if group and group != "train" else ""
+    return [(name if data_of(name)[0] or name == LEARNING_RATE else f"{beginning}{name}", value)
+            for name, value in pairs]  # fmt: skip
 
 
 def is_heading(line: str) -> bool:
