@@ -67,7 +67,8 @@ def init(
                   lambda v: output.lines(f"created {f}" for f in v["files"]))  # fmt: skip
     if command:
         output.note(f"the manifest runs: {command}")
-    output.hint(f"cd {shlex.quote(str(folder))} && dlctl submit manifest.yml")
+    there = "" if Path(folder).samefile(".") else f"cd {shlex.quote(str(folder))} && "
+    output.hint(f"{there}dlctl submit manifest.yml")
 
 
 def validate(

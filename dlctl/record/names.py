@@ -53,7 +53,7 @@ def only_fitting(
         raise NoSuch(what, hint=f"such as {', '.join(found[-5:])}")
     import difflib  # 4 ms, which a name that is found does not need
 
-    near = difflib.get_close_matches(wanted, ids, 1)
+    near = difflib.get_close_matches(wanted, ids, 1, 0.75)
     raise NoSuch(unknown, hint=f"did you mean {near[0]}? {hint}" if near else hint + hint_if_odd)
 
 

@@ -47,11 +47,9 @@ class Start:
         where = f" in {self.partition}" if self.partition else ""
         if self.waited_s is None or self.waited_late_s is None:
             return f"{planned}; no earlier job of yours{where} is known".lstrip("; ")
-        return (
-            f"{planned}; your {counted(self.jobs, 'job')}{where} waited "
-            f"{exact_span(self.waited_s)} in the median, nine of ten at most "
-            f"{exact_span(self.waited_late_s)}"
-        ).lstrip("; ")
+        waited = f"your {counted(self.jobs, 'job')}{where} waited {exact_span(self.waited_s)}"
+        late = f" in the median, nine of ten at most {exact_span(self.waited_late_s)}"
+        return f"{planned}; {waited}{late if self.jobs > 1 else ''}".lstrip("; ")
 
 
 def waits(here: Sequence[Past], partition: str) -> list[float]:
