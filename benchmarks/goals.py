@@ -71,7 +71,7 @@ Goal = Speed | Cost | OnTop | Bound
 
 _MPI = ("mpi", "mpi_chunked")
 _COPIERS = ("rsync", "scp")
-_MOVERS = ("boto3", "rclone")
+_MOVERS = ("boto3", "aws", "rclone")
 GOALS: dict[str, tuple[Goal, ...]] = {
     "start_up_help": (Cost(1.3),),
     "start_up_list": (Cost(1.3),),

@@ -1,6 +1,7 @@
 """How every benchmark measures and what it prints: one JSON object per line.
 
     {"what": key, "unit": "s", "ours": …, "floor": …, "peers": {name: …}, "runs": n}
+    {"goal": the goal with the measured ratio, "met": …}
     {"left_out": [name, …], "why": …}
 
 Ours, the floor (the least work that could do the same) and the peers take turns, so that other load
@@ -162,8 +163,13 @@ def main(measure: Callable[[Load], Iterator[Result]]) -> None:
     """Run one benchmark as a program: print each result as a line."""
     given = options(f"benchmarks.{Path(sys.argv[0]).stem}").parse_args()
     end_in_order()
+    from benchmarks.goals import GOALS  # which knows this module
+
     for result in measure(given.load):
         say(result.to_json())
+        for goal in GOALS.get(result.what, ()):
+            text, is_met = goal.judge(result)
+            say(json.dumps({"goal": text, "met": is_met}, ensure_ascii=False))
 
 
 def leave_out(*names: str, why: str) -> None:

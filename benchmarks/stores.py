@@ -1,14 +1,15 @@
 """Data from and to an object store (`python -m benchmarks.stores`): a real Swift on this machine.
 
 store_load_1gb   1 GB by the S3 interface into DATA_DIR. The floor reads it through one plain
-connection. `boto3` downloads it by its own threads, and compares nothing; `rclone` (if it is
-installed) by as many, and compares a small object's MD5. `unchecked` is ours with `etags: opaque`.
+connection. `boto3` and `aws` download it by their own threads, and compare nothing; `rclone` by as
+many, and compares a small object's MD5. `aws` and `rclone` take part if they are on the PATH.
+`unchecked` is ours with `etags: opaque`.
 store_load_10k   10,000 objects of 10 kB, in the same way; once, as it takes minutes.
 store_served     bytes that leave the server, divided by those of the data, of two jobs at once. The
 peer `naive` is what it would be if each of 8 learners fetched for itself.
 store_again      the second training with the same data: bytes from the server, less a listing's.
 store_again_s    how long that takes; the floor is the listing alone.
-store_save_1gb   1 GB of results. The floor copies the file; `boto3` and `rclone` upload it.
+store_save_1gb   1 GB of results. The floor copies the file; the others upload it.
 """
 
 from __future__ import annotations
@@ -98,6 +99,17 @@ class Store:
                 str(path or self.fresh())]  # fmt: skip
         return timed(lambda: subprocess.run(argv, check=True))
 
+    def aws(self, verb: str, bucket: str, path: Path | None = None) -> float:
+        """Return how long AWS's command line takes."""
+        env = {**os.environ, "AWS_ACCESS_KEY_ID": self.swift.user, "AWS_REGION": "us-east-1",
+               "AWS_SECRET_ACCESS_KEY": self.swift.password, "AWS_CONFIG_FILE": os.devnull,
+               "AWS_ENDPOINT_URL": self.swift.s3_url}  # fmt: skip
+        remote = f"s3://{bucket}"
+        what = ([str(path), f"{remote}/by-aws"] if verb == "save"
+                else ["--recursive", remote, str(self.fresh())])  # fmt: skip
+        return timed(lambda: subprocess.run(["aws", "s3", "cp", "--quiet", *what], env=env,
+                                            check=True))  # fmt: skip
+
     def rclone(self, verb: str, bucket: str, path: Path | None = None) -> float:
         """Return how long rclone takes."""
         kept = {k: v for k, v in os.environ.items() if k != "AWS_CA_BUNDLE"}  # it can't use one
@@ -157,11 +169,11 @@ def measure(load: Load) -> Iterator[Result]:
 
 
 def _results(store: Store, load: Load) -> Iterator[Result]:
-    peers = {"boto3": store.boto3}
-    if shutil.which("rclone"):
-        peers["rclone"] = store.rclone
-    else:
-        leave_out("rclone", why="it is not installed")
+    peers = {"boto3": store.boto3, "aws": store.aws, "rclone": store.rclone}
+    for name in ("aws", "rclone"):
+        if not shutil.which(name):
+            del peers[name]
+            leave_out(name, why="it is not on the PATH")
 
     def loading(what: str, container: str, count: int, times: Rounds) -> Result:
         return compare(

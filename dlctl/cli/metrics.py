@@ -262,6 +262,7 @@ def _watch_search(mine: Client, record: Record, once: bool, as_json: bool) -> No
         elif output.has_whole_screen() and not as_json:
             search_watch.watch_search_on_terminal(watched)
         else:
+            output.note("" if as_json else output.why_no_screen())
             search_watch.watch_search_in_pipe(watched, output.raw, write_json)
 
 

@@ -42,6 +42,8 @@ def check_at_site(chain: Chain, session: Session) -> None:
     check_folders(chain, site, transport)
     if scheduler.allocates:
         return check_scheduler(chain, site, offer)
+    if session.lack:
+        return chain.add("scheduler", BROKEN, session.lack, "dlctl sites add NAME HOST: a cluster")
     return chain.add("scheduler", OK, "dlctl's own queue on that machine")
 
 

@@ -211,6 +211,7 @@ def _prepare(
     session: Session, requests: Sequence[Request], tell: Tell, look_over: LookOver
 ) -> None:
     """Make the environments that the site lacks, each once."""
+    session.expect_jobs()
     look_over(requests)
     for request in distinct(requests, lambda r: repr(r.plan.made_environment)):
         make_environment(session, request.plan, tell.note)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dlctl.errors import PlanError
 from dlctl.scheduler import Scheduler, make_scheduler
 from dlctl.transport import Transport, open_transport
 from dlctl.transport.base import Prompt
@@ -27,6 +28,22 @@ class Session:
     scheduler: Scheduler
     queue: tuple[float, list[Job], str] | None = None
     """The newest answer of `read_queue`, and of a look at trainings."""
+
+    @property
+    def lack(self) -> str:
+        """Return why no job can run, if the site is this machine and no Linux; empty: they can."""
+        return self.scheduler.lack_here() if self.site.transport.kind == "local" else ""
+
+    def expect_jobs(self) -> None:
+        """Refuse to submit where no job can run.
+
+        Raises:
+            PlanError
+        """
+        if self.lack:
+            raise PlanError(f"the site {self.site.name} is this machine: {self.lack}",
+                            hint="--site NAME names a cluster: `dlctl sites list`; on Windows use "
+                            "WSL")  # fmt: skip
 
     def close(self) -> None:
         """End the connection."""

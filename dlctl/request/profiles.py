@@ -99,14 +99,22 @@ def _asked(profile: str, settings: Mapping[str, str]) -> Key:
         return Key(row["AccessKeyId"], row["SecretAccessKey"], row.get("SessionToken") or "",
                    _time(row.get("Expiration") or ""))  # fmt: skip
     except FileNotFoundError:
-        why = "needs AWS's command line to get its key, and there is no `aws` here"
-        hint = "install it (https://aws.amazon.com/cli/), or use a profile that has keys"
-        raise ManifestError(f"the profile {profile!r} {why}", hint=hint) from None
+        raise _needs_aws(profile, "there is no `aws` here") from None
     except (KeyError, ValueError):
+        if "Invalid choice" in done.stderr:
+            older = "the `aws` here is version 1, which tells no key"
+            raise _needs_aws(profile, older) from None
         why = (done.stderr.strip().splitlines() or ["`aws` says nothing"])[-1][:300]
     except subprocess.TimeoutExpired:
         why = f"`aws` has not answered for {_LONGEST_S:.0f} s"
     raise LoggedOut(f"the profile {profile!r} gives no key: {why}", hint=_log_in(profile, settings))
+
+
+def _needs_aws(profile: str, lack: str) -> ManifestError:
+    return ManifestError(
+        f"the profile {profile!r} needs AWS's command line to get its key, and {lack}",
+        hint="install version 2 (https://aws.amazon.com/cli/), or use a profile that has keys",
+    )
 
 
 def _log_in(profile: str, settings: Mapping[str, str]) -> str:

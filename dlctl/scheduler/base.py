@@ -97,6 +97,10 @@ class Scheduler(Protocol):
     answer_lost: ClassVar[str] = ""
     """One of what is printed when a job may have been queued all the same."""
 
+    def lack_here(self) -> str:
+        """Return why this machine can't run jobs, if it is the site itself; empty: it can."""
+        return ""
+
     @staticmethod
     def header(plan: Plan) -> list[str]:
         """Return the lines of a batch script in which the scheduler reads its options.

@@ -1,9 +1,10 @@
-"""The queue of a machine without a scheduler: the commands of `learner/localqueue.py`. Pure."""
+"""The queue of a machine without a scheduler: the commands of `learner/localqueue.py`."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract.ground.safe_text import lines_of
@@ -19,6 +20,10 @@ _GROUP, _OUTPUT = "@GROUP@", "@OUTPUT@"
 """In the place of shell variables while a call is quoted, which needs none for them."""
 
 
+PROCESSES = Path("/proc/self/stat")
+"""By its like the queue knows whether a job lives."""
+
+
 @dataclass(frozen=True)
 class LocalQueue(Scheduler):
     """Jobs under bash on one machine, detached from the terminal, first in first out."""
@@ -30,6 +35,10 @@ class LocalQueue(Scheduler):
     """The CPUs that the jobs share; all of the machine's by default."""
     kind = "local"
     allocates = False
+
+    def lack_here(self) -> str:
+        """Return that jobs need Linux, unless this machine runs it."""
+        return "" if PROCESSES.exists() else f"jobs need Linux: there is no {PROCESSES} here"
 
     def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the queue's submit call; submitting a token again returns the first job's id."""

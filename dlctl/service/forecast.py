@@ -13,7 +13,7 @@ from dlctl.record import used
 from dlctl.request.build import open_folder
 from dlctl.request.left_out import FolderFile, listing, summary
 from dlctl.service.describe import asked_in_words
-from dlctl.service.submit import refuse_this_machine, tell_plan
+from dlctl.service.submit import refuse_this_python, tell_plan
 from dlctl.store_checks import refuse_wrong_stores
 from dlctl.suggest import waits
 from dlctl.units import counted, format_duration
@@ -62,7 +62,8 @@ def forecast(
     for each in wanted[1:]:  # refuses what the submission would refuse
         build(session, each.manifest, each.overrides,
               read=folder if each.manifest == manifest else None)  # fmt: skip
-    refuse_this_machine(request.plan, session.site)
+    session.expect_jobs()
+    refuse_this_python(request.plan, session.site)
     tell_plan(request.plan, manifest, None, tell)
     refuse_wrong_stores(session, request, tell)
     here = [past for past in used.known(store) if past.site == session.site.name]

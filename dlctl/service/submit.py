@@ -63,7 +63,7 @@ def submit_variants(
     body = body or _digest(session.site.name, wanted, folders, model, tags)
 
     def look_over(requests: Sequence[Request]) -> None:
-        refuse_this_machine(requests[0].plan, session.site)
+        refuse_this_python(requests[0].plan, session.site)
         seen, once = set[str](), Once(tell)
         for request, variant in zip(requests, wanted, strict=False):
             plan = request.plan
@@ -127,21 +127,12 @@ def _digest(
     return hashlib.sha256(whole.encode()).hexdigest()
 
 
-_PROCESSES = Path("/proc/self/stat")
-"""By its like the local queue knows whether a job lives."""
 _OF_THE_LOOP = ("torch", "numpy", "h5py")
 """Packages that the built-in loop imports."""
 
 
-def refuse_this_machine(plan: Plan, site: Site) -> None:
-    """Refuse jobs here without Linux, and the built-in loop in a Python that lacks its packages."""
-    is_here = site.transport.kind == "local" and not site.scheduler.allocates
-    if is_here and not _PROCESSES.exists():
-        raise PlanError(
-            f"the site {site.name} runs jobs on this machine, which needs Linux (there is no "
-            f"{_PROCESSES})", hint="--site NAME names a cluster: `dlctl sites list`; on Windows "
-            "use WSL",
-        )  # fmt: skip
+def refuse_this_python(plan: Plan, site: Site) -> None:
+    """Refuse the built-in loop in a Python of this machine that lacks its packages."""
     if site.environment.python != "auto" or not plan.framework.has_loop or plan.requirements:
         return
     if lacks := [name for name in _OF_THE_LOOP if find_spec(name) is None]:

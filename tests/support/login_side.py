@@ -72,6 +72,8 @@ class ScriptedScheduler:
     def prologue(self):
         return ""
 
+    lack_here = prologue
+
     def __init__(self, root):
         self.folder = Path(root) / "scripted"
         for name in ("queue", "names"):

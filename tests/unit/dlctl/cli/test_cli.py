@@ -300,16 +300,6 @@ def test_the_loop_without_its_packages_here_is_refused_before_anything_is_sent(d
     assert not (local_site.root / "store").exists()
 
 
-def test_jobs_on_a_mac_are_refused_with_a_sentence(local_site, tmp_path, monkeypatch):
-    from dlctl.errors import PlanError
-    from dlctl.service import submit
-    from dlctl.sites.files import load_site
-
-    monkeypatch.setattr(submit, "_PROCESSES", tmp_path / "proc/self/stat")
-    with pytest.raises(PlanError, match="this machine, which needs Linux"):
-        submit.refuse_this_machine(None, load_site("local"))
-
-
 def test_ctrl_c_while_dlctl_starts_prints_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr(main, "app", lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit) as end:

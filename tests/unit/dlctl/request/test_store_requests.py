@@ -263,7 +263,11 @@ def test_a_profile_that_gives_no_key_says_what_to_do(profile):
     folder = profile("", config)
     with pytest.raises(ManifestError, match="needs AWS's command line.*no `aws` here") as caught:
         prepared(folder, OF_A_PROFILE)
-    assert "install it" in caught.value.hint
+    assert "install version 2" in caught.value.hint
+    of_1 = "argument subcommand: Invalid choice, valid choices are:"
+    profile("", config, f"echo '{of_1}' >&2; echo 'set   | add-model' >&2; exit 252")
+    with pytest.raises(ManifestError, match="needs AWS's command line.*the `aws` here is version"):
+        prepared(folder, OF_A_PROFILE)
     profile("", config, "echo 'Token for x has expired' >&2; exit 255")
     with pytest.raises(ManifestError, match="user_name: the profile 'cos' gives no key: Token for"):
         prepared(folder, OF_A_PROFILE)
