@@ -1,5 +1,6 @@
 """`dlctl`, and `python -m dlctl`: a door that a Ctrl-C may close while the command still loads."""
 
+import signal
 import sys
 
 
@@ -9,7 +10,10 @@ def main() -> None:
         from dlctl.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(130)
-    run()
+    try:
+        run()
+    finally:  # all is done: Ctrl-C in Python's own end would print a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import io
 import os
 import re
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
@@ -350,8 +349,6 @@ def main() -> None:
             "run the same command with --debug and report what it prints",
         )
         sys.exit(1)
-    finally:  # all is done: Ctrl-C in Python's own end would print a traceback
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _open_closed_streams() -> None:
