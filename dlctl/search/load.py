@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -106,6 +107,12 @@ def load_search(path: Path, *, alone: bool = False) -> Loaded:
             f"such setting; it has {', '.join(settings)}"
             for name in unknown
         ]
+        if manifest.framework.command is not None:
+            problems += [
+                f"{document.where(('space', name), key=True)}: space.{name}: a command gets no "
+                "arguments: search a variable that stands in it, such as env.LR for `--lr $LR`"
+                for name in file.space if name.startswith(names.ARGUMENTS)
+            ]  # fmt: skip
         problems += _job_problems(loaded, document, alone)
         if (manifest.nodes or 1) != 1:
             problems.append(f"{path}: nodes: the learners of a trial share the node of a worker")
@@ -215,6 +222,15 @@ def _never(space: dict[str, Dimension], name: str) -> Iterator[str]:
             left += space[other].when
 
 
+def _trials(file: SearchFile) -> int | None:
+    """Return the most trials: those of the budget, or the points of a grid of choices."""
+    wanted, choices = file.budget.trials, [one.choice for one in file.space.values()]
+    if file.strategy.name != "grid" or None in choices or any(d.when for d in file.space.values()):
+        return wanted
+    points = math.prod(len(choice or ()) for choice in choices)
+    return points if wanted is None else min(wanted, points)
+
+
 def _spec(file: SearchFile, task: names.Task) -> names.Spec:
     strategy, budget, workers = file.strategy, file.budget, file.workers
     options = dict(strategy.model_extra or {})
@@ -230,7 +246,7 @@ def _spec(file: SearchFile, task: names.Task) -> names.Spec:
         deterministic=strategy.deterministic,
         window=strategy.window,
         budget=names.Budget(
-            budget.trials, _seconds(budget.time), budget.node_hours, budget.failures
+            _trials(file), _seconds(budget.time), budget.node_hours, budget.failures
         ),
         workers=names.Workers(
             least=workers.jobs.least, most=workers.jobs.most, slots=workers.slots,

@@ -80,7 +80,7 @@ def said_before(monkeypatch, loaded):
 
     monkeypatch.setattr(many, "lacking", send)
     said = _Said()
-    session = SimpleNamespace(site=load_site("local"))
+    session = SimpleNamespace(site=load_site("local"), expect_jobs=lambda: None)
     with pytest.raises(_Sent):
         start.start(session, loaded, RecordStore(loaded.path.with_name("record.db")), said)
     return said.texts
@@ -107,11 +107,27 @@ def test_a_file_that_is_not_sent_is_told_before_a_search_begins(
 
 
 def test_trials_that_write_into_the_folder_they_share_are_told_of(load, tmp_path, monkeypatch):
-    own = TRAINING.replace("job: train.py", 'command: "python train.py --lr {lr}"')
+    own = TRAINING.replace("job: train.py", 'command: "python train.py --lr $LR"')
+    with pytest.raises(ManifestError, match="search a variable that stands in it, such as env.LR"):
+        load(own)
+    own = own.replace("framework.arguments.lr", "env.LR")
     for program, told in (("torch.save(m, 'model.pt')", 1), ("os.environ['RESULT_DIR']", 0)):
         (tmp_path / "train.py").write_text(program)
         said = said_before(monkeypatch, load(own))
         assert len([each for each in said if "all trials run in one folder" in each]) == told
+
+
+@pytest.mark.parametrize(("strategy", "budget", "trials"), [
+    ("grid", "trials: 40", 6), ("grid", "trials: 4", 4), ("grid", "time: 1h", 6),
+    ("random", "trials: 40", 40),
+])  # fmt: skip
+def test_a_grid_has_no_more_trials_than_points(load, strategy, budget, trials):
+    """A grid of 24 points was "14 of 40 ended", and 26 trials were left."""
+    text = (
+        "name: g\nspace: {a: {choice: [1, 2, 3]}, b: {choice: [x, y]}}\n"
+        f"strategy: {{name: {strategy}}}\nbudget: {{{budget}}}\ntask: {{exec: cat}}\n"
+    )
+    assert load(text).spec.budget.trials == trials
 
 
 def test_a_search_becomes_its_spec(load):
