@@ -118,7 +118,8 @@ class Notice:
     @property
     def title(self) -> str:
         """Return the subject of a mail."""
-        return " ".join(f"{self.training_id} {self.event}: {self.reason}".split())[:200]
+        what = self.state.lower() if self.event == "failed" else self.event  # it may be halted
+        return " ".join(f"{self.training_id} {what}: {self.reason}".split())[:200]
 
 
 def event_of(verdict: Verdict) -> str:
