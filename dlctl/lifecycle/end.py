@@ -253,6 +253,12 @@ def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
     except DlctlError as error:
         if record.is_gone or not is_deleted(transport, record):
             raise
+        if record.attempt == 1 and not record.job_id:
+            raise RecordError(
+                f"{record.training_id} was never sent: {record.reason}",
+                hint=f"`dlctl resume {record.training_id}` sends it, `dlctl delete "
+                f"{record.training_id}` forgets it",
+            ) from error
         raise RecordError(
             f"{record.training_id} was deleted meanwhile: {transport.name} has no "
             f"{record.job_dir} any more",

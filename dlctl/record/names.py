@@ -27,9 +27,11 @@ def _counted_back(wanted: str, ids: Sequence[str]) -> str:
 
 
 def ids_fitting(wanted: str, ids: Sequence[str]) -> list[str]:
-    """Return the id that this is; else those that begin with it; else those that end with it."""
+    """Return the id that this is; else those of this name, of this beginning, or of this end."""
     if wanted in ids:
         return [wanted]
+    if named := [i for i in ids if wanted and i.rpartition("-")[0] == wanted]:
+        return named
     return [i for i in ids if i.startswith(wanted)] or [i for i in ids if i.endswith(wanted)]
 
 

@@ -306,4 +306,6 @@ def parameters(mine: Client, record: Record) -> dict[str, str]:
         del sections["training."]
     found = {f"{head}{name}": str(value) for head, part in sections.items()
              for name, value in part.items() if value is not None}  # fmt: skip
-    return found | {"learners": str(plan.resources.learners)}
+    command = plan.framework.command
+    own = {} if command is None else {"framework.command": command} | record.varied_values
+    return found | own | {"learners": str(plan.resources.learners)}

@@ -99,7 +99,7 @@ def _mlflow(place: str, found: Sequence[Measured]) -> str:
         from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise _missing("mlflow", "mlflow-skinny") from error
-    address = place if "://" in place else Path(place).absolute().as_uri()
+    address = place if "://" in place else Path(place).resolve().as_uri()
     client = MlflowClient(tracking_uri=address)
     for one in found:
         record, began_s = one.record, unix_seconds(one.record.created_at) or 0.0
@@ -120,7 +120,9 @@ def _mlflow(place: str, found: Sequence[Measured]) -> str:
         status = {State.COMPLETED: "FINISHED", State.FAILED: "FAILED"}.get(record.state, "KILLED")
         if record.state.final:
             client.set_terminated(run.run_id, status, round(1000 * record.ended_at) or None)
-    return f"{counted(len(found), 'run')} in {place}: mlflow ui --backend-store-uri {address}"
+    allowed = "" if "://" in place else "MLFLOW_ALLOW_FILE_STORE=true "
+    return (f"{counted(len(found), 'run')} in {place}; with the package mlflow: {allowed}mlflow ui "
+            f"--backend-store-uri {address}")  # fmt: skip
 
 
 def _wandb(place: str, found: Sequence[Measured]) -> str:

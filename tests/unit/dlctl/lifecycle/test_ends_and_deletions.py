@@ -7,13 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from login_side import BadTransport, cancel, halt, look, run_everything, run_script, send
+from login_side import (
+    BadTransport,
+    cancel,
+    halt,
+    look,
+    make_record,
+    run_everything,
+    run_script,
+    send,
+)
 from unprivileged import unprivileged
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import DlctlError, HasEnded, RecordError
+from dlctl.errors import DlctlError, HasEnded, RecordError, TransferError
 from dlctl.lifecycle import cancel_all, delete, delete_all, halt_all, refresh, resume
+from dlctl.lifecycle.end import unless_deleted
 from dlctl.lifecycle.orders import give_order, parse_settings
 from dlctl.lifecycle.watch import closed_statuses, learner_statuses, read_plan
 from dlctl.outputs.insight import read_training_files
@@ -159,6 +169,16 @@ def test_a_folder_of_mode_0_leaves_no_half_of_a_training(tmp_path):
         end = LocalTransport().run(f"{functions}\ncd {root}\nremove_training t-1 2")
         assert (end.text, end.error_text) == ("gone t-1\n", "")
         assert [*(root / "jobs").iterdir()] == []
+
+
+def test_what_was_never_sent_is_not_called_deleted(scene):
+    record = make_record(job_dir=str(scene.root / "jobs/t-1"), reason="nothing was sent")
+    with (
+        pytest.raises(RecordError, match="t-1 was never sent: nothing was sent") as told,
+        unless_deleted(scene.session.transport, record),
+    ):
+        raise TransferError("there is no such folder")
+    assert "`dlctl resume t-1` sends it" in told.value.hint
 
 
 @pytest.mark.slow

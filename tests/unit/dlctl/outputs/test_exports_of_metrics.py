@@ -82,7 +82,7 @@ def written(request, tmp_path):
 
 @pytest.mark.slow
 def test_mlflow_reads_its_folder_where_a_second_export_replaces_the_first(written, tmp_path):
-    assert f"1 run in {tmp_path}: mlflow ui" in written("mlflow")
+    assert f"1 run in {tmp_path}; with the package mlflow: MLFLOW_ALLOW" in written("mlflow")
     found = json.loads(own(READ_MLFLOW, tmp_path.as_uri()))
     assert found == ["t-1", "FAILED", {"lr": "0.1"}, "a", 2000, 2000, 0.0005, 2_100_000]
 

@@ -67,6 +67,9 @@ def test_a_unique_beginning_or_end_is_enough_and_a_near_miss_is_named(store):
         store.add(make_record(training_id=training_id))
     assert store.find("w").training_id == "words-cccc"
     assert store.find("digits").training_id == "digits"
+    store.add(make_record(training_id="words-more-dddd"))
+    assert store.find("words").training_id == "words-cccc", "a whole name comes before a beginning"
+    store.remove("words-more-dddd")
     assert store.find("cccc").training_id == "words-cccc"
     with pytest.raises(RecordError) as near:
         store.find("digits-aaba")
