@@ -31,7 +31,7 @@ HEAD = """\
   warnings, errors and progress go to standard error. Only a terminal gets a progress bar, and a
   pager for what is longer than its screen (`dlctl config pager never` turns that off).
   [JSON](json.md) has the same shape in all of them.
-- **Trying.** Commands that end or remove something have `--dry-run`.
+- **Trying.** `cancel`, and commands that remove something, have `--dry-run`.
 - **Completion.** `dlctl --install-completion` teaches your shell the commands, ids, tags, sites and
   names of metrics. It asks no site.
 - **Settings.** `dlctl config site mycluster` saves typing `--site`. `man dlctl` shows this page.

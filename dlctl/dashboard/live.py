@@ -99,7 +99,7 @@ class LiveFeed:
         with tracked.run() as run:
             found = tracked.record.plain() | self._row(tracked, run)
         found["output"] = output_in_words(tracked.record)
-        found["offers"] = [dataclasses.asdict(each) for each in offers(tracked.record.state)]
+        found["offers"] = [dataclasses.asdict(each) for each in offers(tracked.record)]
         meaning = tracked.insight().plain() if tracked.metrics.seen_at else {}
         return found | tracked.details | meaning
 

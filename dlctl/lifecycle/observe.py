@@ -483,7 +483,8 @@ def _running(
     elif observation.cancel_asked:
         reason = "is being cancelled"
     elif observation.halt_asked:
-        reason = "is being halted: saving a checkpoint"
+        saves = "saving a checkpoint" if record.epochs else "its program may save first"
+        reason = f"is being halted: {saves}"
         hint = f"Once it is HALTED, continue with: dlctl resume {record.training_id}"
     return _in_state(record, wall_s, state, reason, hint)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl.contract import TUNABLE, State
+from dlctl.contract.programs.lone_program import may_save_at_halt
 from dlctl.errors import DlctlError, HasEnded, Misused
 from dlctl.service.client import Filter, running
 from dlctl.service.describe import lost_by_deletion
@@ -76,6 +77,8 @@ def end(mine: Client, verb: str, ids: Sequence[str] | None, wanted: Filter) -> D
     One that has ended meanwhile is a failure only if it was named.
     """
     meant = running(mine.store, ids, wanted)
+    if verb == "halt":
+        mine.tell.warn(_lost_by_halting(meant))
     known, failures = mine.at_sites(meant, partial(_end_all, verb))
     if wanted:
         for each in failures:
@@ -127,6 +130,19 @@ def would_delete(records: Sequence[Record], *, forget: bool) -> list[WouldEnd]:
                  else lost_by_deletion(each))
         for each in records
     ]  # fmt: skip
+
+
+def _lost_by_halting(records: Sequence[Record]) -> str:
+    """Return a warning of programs that know of no halt, by their folders here; "" without any."""
+    own = {Path(each.manifest_path).parent: each.training_id for each in records
+           if each.state is State.TRAINING and each.manifest_path
+           and not (each.epochs or each.is_search)}  # fmt: skip
+    lost = [training_id for folder, training_id in own.items()
+            if folder.is_dir() and not may_save_at_halt(folder)]  # fmt: skip
+    if not lost:
+        return ""
+    return (f"{several(lost)}: the program neither handles SIGUSR2 nor names CHECKPOINT_DIR, so "
+            "that it may begin anew at `resume` (docs/run.md#saving-at-a-halt)")  # fmt: skip
 
 
 def _lost_by_cancelling(record: Record) -> str:
@@ -332,7 +348,8 @@ _OPEN = (
     Offer("save", "Checkpoint", "Save a checkpoint now? The training goes on.", "Save"),
     Offer("tune", "Tune", "Change settings while it trains, at the same step on all learners.",
           "Change", TUNABLE),
-    Offer("halt", "Halt", "Save a checkpoint and stop? You can resume it.", "Halt"),
+    Offer("halt", "Halt", "Save a checkpoint and stop? You can resume it. A program of your own "
+          "saves only if it handles SIGUSR2.", "Halt"),
     Offer("cancel", "Cancel",
           "End it without saving? What came after the newest checkpoint is lost.", "End it",
           loses=True),
@@ -344,9 +361,11 @@ _ENDED = (
 OFFERED = tuple(offer.verb for offer in (*_OPEN, *_ENDED))
 
 
-def offers(state: State) -> Sequence[Offer]:
-    """Return what may be done with a training in a state."""
-    return () if state is State.COMPLETED else _ENDED if state.final else _OPEN
+def offers(record: Record) -> Sequence[Offer]:
+    """Return what may be done with a training; a program of one's own takes no orders."""
+    if record.state.final:
+        return () if record.state is State.COMPLETED else _ENDED
+    return _OPEN if record.epochs or not record.started_at else _OPEN[2:]
 
 
 def act(

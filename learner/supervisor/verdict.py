@@ -72,6 +72,9 @@ def decide(plan: Plan, observed: Observed) -> Outcome:
         saved = bool(makers) and all(has_saved(status) for status in makers)
         reason = why + ("" if saved else ", before all was saved") + _describe_lost(observed.lost)
         hint = f"Continue with: {resume_command(plan)}" if saved else go_on(plan)
+        if not observed.checkpoints and saved:  # or in its own folder
+            hint = ("Nothing is in CHECKPOINT_DIR; a program that has saved nowhere else begins "
+                    f"anew: {resume_command(plan)}")  # fmt: skip
         # The built-in loop's learners end the same way if halted before training has begun.
         if not observed.checkpoints and (not saved or plan.framework.has_loop):
             hint = f"There is no checkpoint yet; start again: {resume_command(plan)}"

@@ -80,7 +80,7 @@ class SyntheticFeed:
             meaning = {"answers": [asdict(a) for a in answers(run, Known(NOW_S, 10, saved))],
                        "utilisation": sentences(use_of(run), None)}  # fmt: skip
             return details | meaning | row(record, run) | {
-                "offers": [asdict(each) for each in offers(record.state)], "hint": record.hint,
+                "offers": [asdict(each) for each in offers(record)], "hint": record.hint,
                 "job_dir": record.job_dir, "folder": record.folder, "job_id": record.job_id,
             }  # fmt: skip
 

@@ -31,8 +31,9 @@ _KNOWS = re.compile(
 _SAVES = re.compile(
     r"\b(?:RESULT_DIR|RESULT_BUCKET_DIR|CHECKPOINT_DIR|(?:from|import) +learner)\b|/mnt/results\b"
 )
+_HALTS = re.compile(r"SIGUSR2|CHECKPOINT_DIR|(?:from|import) +learner\b|\bUSR2\b")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
-_UNKNOWN = "RANK RESULT_DIR"
+_UNKNOWN = "RANK RESULT_DIR SIGUSR2"
 """In place of a text that can't be read."""
 _PROGRAMS = (".py", ".sh", ".bash")
 _READ = (*_PROGRAMS, ".cfg", ".ini", ".toml", ".yaml", ".yml")
@@ -82,6 +83,15 @@ def saves_beside_itself(texts: Iterable[str], code: Path) -> bool:
         code: The folder with these.
     """
     return not any(_SAVES.search(text) for text in (*texts, *_texts(code)))
+
+
+def may_save_at_halt(code: Path) -> bool:
+    """Return whether a program seems to know how it learns of a halt, or where it goes on from.
+
+    Args:
+        code: The folder with its files.
+    """
+    return any(_HALTS.search(text) for text in _texts(code))
 
 
 def programs_of(command: str, code: Path) -> Iterator[Path]:

@@ -25,8 +25,6 @@ class LogReports:
         name = guards.metric if guards else ""
         self._metric = key_of(Source.LOG, 0, "", name) if name else None
         self._values: list[float | None] = []
-        self._by_epochs = True
-        """Whether each step was an epoch so far."""
         self.progress: dict[str, Any] = {}
         """Fields of a `Status`: the newest step, epoch and loss."""
         self.stopped: Stopped | None = None
@@ -37,8 +35,7 @@ class LogReports:
         if line.event:
             return
         if line.step != NO_STEP:
-            self._by_epochs = self._by_epochs and line.step == line.epoch
-            self.progress["step"] = None if self._by_epochs else line.step
+            self.progress["step"] = line.step
         if line.epoch is not None:
             self.progress["epoch"] = line.epoch
         for name, value in line.values.items():

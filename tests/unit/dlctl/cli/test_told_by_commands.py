@@ -17,6 +17,7 @@ from dlctl.outputs.fetch import Fetched
 from dlctl.outputs.metrics import cache
 from dlctl.plan.rehearsal import Forecast
 from dlctl.record import FETCHED, RecordStore
+from dlctl.service import verbs
 from dlctl.service.client import Client
 from dlctl.service.costs import Rehearsal
 from dlctl.service.describe import lost_by_deletion, next_fetch, only_copies
@@ -233,6 +234,20 @@ def test_yes_needs_an_id(store, delete, ids_given, tmp_path, monkeypatch):
     assert done.exit_code == 2
     assert "--yes needs the id of each training" in " ".join(done.stderr.split())
     assert sorted(ids(store)) == ["new-cccc", "one-aaaa", "two-bbbb"]
+
+
+@pytest.mark.parametrize(("program", "more", "warns"), [
+    ("print(1)", {}, True), ("signal.signal(signal.SIGUSR2, save)", {}, False),
+    ("os.environ['CHECKPOINT_DIR']", {}, False), ("print(1)", {"epochs": 3}, False),
+    ("print(1)", {"state": State.PENDING}, False), ("print(1)", {"is_search": True}, False),
+])  # fmt: skip
+def test_a_halt_of_a_program_that_knows_of_none_is_warned_of(tmp_path, program, more, warns):
+    """It was killed in its 53rd epoch while dlctl said that it saved a checkpoint."""
+    (tmp_path / "train.py").write_text(program)
+    (tmp_path / "manifest.yml").write_text("# $CHECKPOINT_DIR\n")
+    known = {"state": State.TRAINING, "manifest_path": str(tmp_path / "manifest.yml")} | more
+    warning = verbs._lost_by_halting([make_record(**known)])
+    assert ("neither handles SIGUSR2 nor names CHECKPOINT_DIR" in warning) is warns
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", ["two-bbbb"]), ("", ["one-aaaa", "two-bbbb"])])

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from dashboard_server import served
-from login_side import plan_of
+from login_side import make_record, plan_of
 from made_search import events_of, lines_of, write_search
 from starlette.requests import Request
 from synthetic_feed import EVIL, HTML
@@ -177,8 +177,13 @@ def test_a_page_is_offered_what_makes_sense_and_the_rest_is_refused_with_the_rea
     found = feed.details(ONE)
     assert found["state"] == "HALTED", "what is known stays"
     assert [offer["verb"] for offer in found["offers"]] == ["resume"]
-    offered = [each.verb for each in offers(State.TRAINING)]
-    assert offered == ["save", "tune", "halt", "cancel"] and not offers(State.COMPLETED)
+
+    def offered(**known):
+        return [each.verb for each in offers(make_record(**known))]
+
+    assert offered(state=State.TRAINING, epochs=3) == ["save", "tune", "halt", "cancel"]
+    assert offered(state=State.TRAINING, started_at=1.0) == ["halt", "cancel"]
+    assert offered(state=State.COMPLETED) == [] and offered(state=State.FAILED) == ["resume"]
     for verb, values, said in (
         ("cancel", {}, "network is down"), ("halt", {}, "there is nothing to halt"),
         ("tune", {"speed": "2"}, "no setting that can be tuned"),

@@ -89,7 +89,7 @@ def test_what_a_log_tells_is_heeded_and_reported_as_a_learners_own_word(tmp_path
     log = LogReports(Guards(StopRules(not_a_number=True)))
     assert log.progress == {}
     log.add(MetricsLine(1, 1, 1.0, {"loss": 0.5, "validation_loss": None}))
-    assert log.progress == {"epoch": 1, "step": None, "metrics": {"loss": 0.5}}
+    assert log.progress == {"epoch": 1, "step": 1, "metrics": {"loss": 0.5}}
     log.add(MetricsLine(1, 1, 1.0, {"loss": None}, group="validation"))
     log.add(MetricsLine(event="plateau: x"))
     assert log.stopped is None
