@@ -55,11 +55,14 @@ _OTHERS = re.compile(r"best|lowest|highest|previous|prev|old|target", re.IGNOREC
 """Words before the value of another step than the line's."""
 _LOOKS_BACK = re.compile(r"best|load|resum|restor|early|sav(?:e|ing)", re.IGNORECASE)
 _SET = re.compile(
-    r"^\W*(?:\*+ *)?(train|val|valid|validation|test|eval|evaluation)(?:ing|ion)?\b[^:=\d]{0,20}:",
+    r"^\W*(?:\*+ *)?(train|val|valid|validation|test|eval|evaluation)(?:ing|ion)?\b"
+    r"(?:[^:=\d]{0,20}:| (?:epoch|step|iter)\b)",
     re.IGNORECASE,
 )
-_SET_OF_EPOCH = re.compile(r"\bepoch\((train|val|test)\)", re.IGNORECASE)
-"""OpenMMLab's `Epoch(val) [1][10/10]`."""
+_SET_OF_EPOCH = re.compile(
+    r"(?:\bepoch\(|\s- )(train|val|valid|validation|test|eval)(?:\)| (?:epoch|step|iter)\b)", re.I
+)
+"""OpenMMLab's `Epoch(val) [1][10/10]`, a logger's `main:77 - eval step=600`."""
 _ROUND = re.compile(r"^\s*\[(\d+)\]\s+(?=[\w-]+(?:'s \w+)?:)")
 """XGBoost's `[10] train-rmse:0.5`, LightGBM's `[10] valid_0's auc: 0.9`."""
 _GROUPS = {"train": "train", "test": "test"}

@@ -261,6 +261,11 @@ OWN_LOOPS = {
         "[10]\tvalid_0's auc: 0.9\nEpoch 11: loss 1,231.5 -> samples/s 12,000, ppl 1.2e+03\n",
         [("validation", 10, None, {"0_auc": 0.9}),
          ("train", 10, 11, {"loss": 1231.5, "samples/s": 12000.0, "ppl": 1200.0})]),
+    "a logger that names an evaluation": (
+        "10:01 | INFO | __main__:train:42 - step=600 epoch=3 loss=0.1\n"
+        "10:02 | INFO | __main__:eval:77 - eval step=600 loss=0.3 ppl=4.1\nval epoch 4 loss 0.2\n",
+        [("train", 600, 3, {"loss": 0.1}), ("validation", 600, 3, {"loss": 0.3, "ppl": 4.1}),
+         ("validation", 600, 4, {"loss": 0.2})]),
     "JSON in JSON": (
         '{"step": 3, "train": {"loss": 1.0}, "val": {"loss": 1.5}, "lr": 0.001}\n',
         [("train", 3, None, {"loss": 1.0, "learning_rate": 0.001}),
