@@ -76,6 +76,8 @@ class AutoParser(LineParser):
         self._heading = ""
         self._columns: list[str] = []
         """Those of the table whose rows come now."""
+        self._stepped: set[str] = set()
+        """Metrics of the training that lines with a step of their own have told."""
         self._step: int | None = None
         self._epoch: int | None = None
         self._caffe_tests = False
@@ -84,7 +86,8 @@ class AutoParser(LineParser):
         """Return the newest step and epoch."""
         return {"step": self._step, "epoch": self._epoch, "tests": self._caffe_tests,
                 "known": self._is_known, "place": list(self._place), "bars": list(self._bars),
-                "held": self._held, "columns": self._columns}  # fmt: skip
+                "held": self._held, "columns": self._columns,
+                "stepped": sorted(self._stepped)}  # fmt: skip
 
     def remember(self, memory: Any) -> None:
         """Go on from a step and an epoch."""
@@ -99,6 +102,7 @@ class AutoParser(LineParser):
             self._bars = bars.Bars(*map(int, known.get("bars", ())))
         self._held = str(known.get("held", ""))
         self._columns = list(map(str, known.get("columns", ())))
+        self._stepped = set(map(str, known.get("stepped", ())))
 
     def feed(self, text: str) -> list[MetricsLine]:
         """Return the records of further lines."""
@@ -222,7 +226,7 @@ class AutoParser(LineParser):
             for name, value in pairs
         ):
             return None  # the settings, such as {'lr': 0.1, 'epochs': 20}
-        if any(data_of(name)[0] in ("", TRAIN) for name, _ in pairs):
+        if _of_training(pairs):
             self._bars = self._bars.beside_values()
         return self._by_group(pairs)
 
@@ -261,7 +265,9 @@ class AutoParser(LineParser):
         if bar is None:
             return None
         pairs = prose.in_group(bar.group, _PAIR.findall(line[bar.end :]))
-        self._move(bar, measured=any(data_of(name)[0] in ("", TRAIN) for name, _ in pairs))
+        own = _of_training(pairs)
+        self._stepped |= own
+        self._move(bar, measured=bool(own))
         return self._by_group(pairs)
 
     def _move(self, bar: bars.Bar, *, measured: bool = False) -> None:
@@ -312,4 +318,17 @@ class AutoParser(LineParser):
         self._epoch = self._epoch if found.epoch is None else found.epoch
         if self._step is None and self._epoch is None:
             return None
-        return self._by_group(prose.in_group(found.group or heading, found.values))
+        pairs = prose.in_group(found.group or heading, found.values)
+        if found.inner is not None:
+            self._stepped |= _of_training(pairs)
+        elif found.epoch is not None:  # a mean of its steps, which stand at the same place
+            pairs = [(f"epoch_{data_of(name)[1]}", value)
+                     if _of_training([(name, value)]) & self._stepped else (name, value)
+                     for name, value in pairs]  # fmt: skip
+        return self._by_group(pairs)
+
+
+def _of_training(pairs: list[tuple[str, Any]]) -> set[str]:
+    """Return the names of the values that are of training data."""
+    found = (data_of(name) for name, _ in pairs)
+    return {own for group, own in found if group in ("", TRAIN)}

@@ -281,7 +281,7 @@ OWN_LOOPS = {
         "Epoch 1/3:  36%|##  | 9/25 [00:00<00:00, 9.0it/s, loss=0.7865]\n"
         "Val: 37%|##  | 3/8 [00:00<00:00, 9.0it/s]\nepoch 1: train_loss 0.37 val_loss 0.47\n"
         "Epoch 2/3:  36%|##  | 9/25 [00:00<00:00, 9.0it/s, loss=0.5]\n",
-        [("train", 9, 1, {"loss": 0.7865}), ("train", 9, 1, {"loss": 0.37}),
+        [("train", 9, 1, {"loss": 0.7865}), ("train", 9, 1, {"epoch_loss": 0.37}),
          ("validation", 9, 1, {"loss": 0.47}), ("train", 34, 2, {"loss": 0.5})]),
     "Keras with verbose=2": (
         "Epoch 2/5\n938/938 - 3s - 3ms/step - loss: 0.2500 - val_loss: 0.13\n",
