@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 STEP, EPOCH, TIME, GROUP = "step", "epoch", "time", "group"
 EVENT, KIND = "event", "kind"
 """Words: what happened after the step, as an order of `dlctl tune`; and the `EventKind`."""
+DONE = "done"
+"""The share of the training that is done by then, from 0 to 1, where a log tells of how many."""
 NO_STEP = -1
 """`MetricsLine.step` of what was measured without knowing the step."""
 
@@ -100,7 +102,7 @@ RESERVED = (STEP, EPOCH, TIME, GROUP, EVENT, KIND, LOSS, LEARNING_RATE, SAMPLES_
 
 _MOST_STEPS = 2**53
 """What a float holds exactly."""
-_HEADS = (STEP, EPOCH, TIME, GROUP, EVENT, KIND)
+_HEADS = (STEP, EPOCH, TIME, GROUP, EVENT, KIND, DONE)
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class MetricsLine:
     """The `EventKind` of an event; empty in older files."""
     texts: dict[str, str] = field(default_factory=dict)
     """Values that are no numbers."""
+    done: float | None = None
+    """The share of the training that is done; None: nobody says."""
 
     @property
     def series_group(self) -> str:
@@ -132,6 +136,7 @@ class MetricsLine:
         head = {
             STEP: self.step if self.step >= 0 else None, EPOCH: self.epoch, TIME: self.time,
             GROUP: self.group or None, EVENT: self.event or None, KIND: self.kind or None,
+            DONE: self.done,
         }  # fmt: skip
         known = {k: v for k, v in head.items() if v is not None}
         return {**known, **self.values, **self.texts}
@@ -183,7 +188,7 @@ def parse_lines(content: bytes) -> Iterator[MetricsLine]:
 def _line_of(found: object) -> MetricsLine | None:
     if not isinstance(found, dict):
         return None
-    step, epoch, time, group, event, kind = (found.pop(name, None) for name in _HEADS)
+    step, epoch, time, group, event, kind, done = (found.pop(name, None) for name in _HEADS)
     known = type(step) is int and 0 <= step < _MOST_STEPS
     time = _as_read(time) if type(time) in (int, float) else None
     if not known and time is None:
@@ -204,6 +209,7 @@ def _line_of(found: object) -> MetricsLine | None:
         group=group if isinstance(group, str) else "",
         kind=kind if isinstance(kind, str) else "",
         texts=texts,
+        done=_as_read(done) if type(done) in (int, float) else None,
     )
 
 

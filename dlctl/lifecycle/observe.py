@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from dlctl import contract
 from dlctl.contract import State, Status, Verdict
-from dlctl.contract.metrics import LOSS
+from dlctl.contract.metrics import DONE, LOSS
 from dlctl.contract.programs.verdict_rules import NEWEST
 from dlctl.record import GONE, Record
 from dlctl.scheduler.base import Job, JobState
@@ -288,17 +288,19 @@ def _progress(record: Record, observation: Observation, wall_s: float) -> Record
         made=verdict.made if verdict and verdict.made
         else record.made if record.state.final else None,
     )  # fmt: skip
-    if observation.supervisor:  # what it reads in the log of a program that reports nothing
-        record = _as_reported(record, observation.supervisor)
-    if status := observation.learner:
-        done = record.done if status.done is None else status.done
-        record = _as_reported(replace(record, done=done), status)
-        record = replace(record, ends_at=_ends_at(record, status, ahead_s))
-    return record
+    # First what the supervisor reads in the log of a program that reports nothing.
+    if supervisor:
+        told = replace(supervisor, done=supervisor.metrics.get(DONE))
+        record = _as_reported(replace(record, ends_at=0.0), told, ahead_s)
+    return _as_reported(record, observation.learner, ahead_s)
 
 
-def _as_reported(record: Record, status: Status) -> Record:
-    """Return the record with the loss, epoch and step of a status, as far as it has them."""
+def _as_reported(record: Record, status: Status | None, ahead_s: float) -> Record:
+    """Return the record with the progress of a status, as far as it has any."""
+    if status is None:
+        return record
+    if status.done is not None:
+        record = replace(record, done=status.done, ends_at=_ends_at(record, status, ahead_s))
     loss = status.metrics.get(LOSS, record.loss)
     return replace(
         record, loss=math.nan if loss is None and LOSS in status.metrics else loss,

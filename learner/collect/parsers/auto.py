@@ -78,6 +78,7 @@ class AutoParser(LineParser):
         """Those of the table whose rows come now."""
         self._stepped: set[str] = set()
         """Metrics of the training that lines with a step of their own have told."""
+        self._done: float | None = None
         self._step: int | None = None
         self._epoch: int | None = None
         self._caffe_tests = False
@@ -175,6 +176,7 @@ class AutoParser(LineParser):
 
     def _draft(self, group: str) -> Draft:
         draft = Draft(group)
+        draft.done = self._done
         draft.text(SUBID, self._subid)
         if self._step is not None:
             draft.axis(ITERATION, Kind.INT, self._step)
@@ -316,6 +318,8 @@ class AutoParser(LineParser):
             self._place, step = self._place.after(found, self._epoch)
         self._step = self._step if step is None else step
         self._epoch = self._epoch if found.epoch is None else found.epoch
+        if found.group in ("", TRAIN):
+            self._done = self._place.share(found, self._epoch)
         if self._step is None and self._epoch is None:
             return None
         pairs = prose.in_group(found.group or heading, found.values)

@@ -27,7 +27,7 @@ WORDS = (
 """Words of which each such line has one: they are found far faster."""
 _EPOCH = re.compile(
     r"(?:\bepoch\b(?:\(\w+\))?[\s:#=]*|\bepochs\b[\s:#=]*(?=\d+\s*/)|^(?:train|val|test)\w*:\s*(?=\d+\s*\[))"
-    r"[\[(]?\s*(\d+)(?:\.\d+)?(?:\s*/\s*\d+)?\s*[\])]?",
+    r"[\[(]?\s*(\d+)(?:\.\d+)?(?:\s*(?:/|of)\s*(\d+))?\s*[\])]?",
     re.IGNORECASE,
 )
 """`epochs=20` says how many there will be."""
@@ -68,6 +68,10 @@ _ROUND = re.compile(r"^\s*\[(\d+)\]\s+(?=[\w-]+(?:'s \w+)?:)")
 _GROUPS = {"train": "train", "test": "test"}
 
 
+_ALMOST = 0.999
+"""Only the end of a program says that all is done."""
+
+
 class Line(NamedTuple):
     """The numbers of one line."""
 
@@ -80,11 +84,13 @@ class Line(NamedTuple):
     """Names, `val_loss` for a validation's loss, and numbers as they were written."""
     group: str
     """What the line as a whole is about: `train`, `validation`, `test`, or ""."""
+    epochs: int | None = None
+    """How many epochs there will be, if the line tells."""
 
 
 def read(line: str) -> Line:
     """Return what a line says."""
-    epoch = inner = of = None
+    epoch = inner = of = epochs = None
     text = line
     if pair := _PAIR_OF_EPOCH.match(text):
         places = pair.groups()[:3] if pair[1] else pair.groups()[3:]
@@ -98,6 +104,7 @@ def read(line: str) -> Line:
             continue
         if pattern is _EPOCH:
             epoch = int(found[1]) if epoch is None else epoch
+            epochs = int(found[2]) if found[2] else None
         elif inner is None:
             inner, of = int(found[1]), int(found[2]) if found[2] else None
         text = f"{text[: found.start()]} | {text[found.end() :]}"
@@ -109,7 +116,7 @@ def read(line: str) -> Line:
     pairs = (match for match in _VALUE.finditer(text) if is_measured or match[2].strip())
     is_mean = group not in ("", "train")  # in parentheses, which is the validation's so far
     values = [(name, value) for name, value in (_named(each, is_mean) for each in pairs) if name]
-    return Line(epoch, inner, of, values, group)
+    return Line(epoch, inner, of, values, group, epochs)
 
 
 def has_hint(line: str, words: Sequence[str]) -> bool:
@@ -184,6 +191,21 @@ class Place(NamedTuple):
     """The steps of the fits before, such as those of other folds."""
     last: int = 0
     """The newest step."""
+
+    def share(self, line: Line, epoch: int | None) -> float | None:
+        """Return the share of the training that is done once a line is printed; None: unknown.
+
+        Args:
+            epoch: The newest that any line told.
+        """
+        if line.epochs and line.epoch is not None:
+            ended = float(line.epoch + self.from_zero)
+            if line.inner is not None and line.of and not self.is_whole:
+                ended += line.inner / line.of - 1
+            return max(0.0, min(_ALMOST, ended / line.epochs))
+        if line.inner is not None and line.of and epoch is None:
+            return min(_ALMOST, line.inner / line.of)
+        return None
 
     def after(self, line: Line, epoch: int | None) -> tuple[Place, int | None]:
         """Return the place that a line tells of, and its step; None: the one before.

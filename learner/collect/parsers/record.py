@@ -102,6 +102,7 @@ class Draft:
         self._group = _clean(group)
         self._step = NO_STEP
         self._epoch: int | None = None
+        self.done: float | None = None
         self._times: dict[str, object] = {}
         self._values: dict[str, float | None] = {}
         self._texts: dict[str, str] = {}
@@ -154,7 +155,7 @@ class Draft:
             at = self._when(at)
         return MetricsLine(
             self._step, self._epoch, round(at, 3), self._values, group=self._group,
-            texts=self._texts,
+            texts=self._texts, done=self.done,
         )  # fmt: skip
 
     def _when(self, now: float) -> float:

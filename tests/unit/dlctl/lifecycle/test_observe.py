@@ -246,10 +246,13 @@ def test_how_far_a_training_has_come_is_read_with_its_state():
 
 
 def test_what_the_supervisor_reads_in_a_log_stands_in_for_a_learner_that_reports_nothing():
-    told = supervisor(epoch=3, step=70, metrics={"loss": None})
+    told = supervisor(
+        0.0, epoch=3, step=70, metrics={"loss": None, "done": 0.25}, started_at=NOW - 100
+    )
     silent = Status("learner", 0, 1, State.TRAINING)
     known = derive(record(loss=0.5), seen(job=RUNNING, supervisor=told, learner=silent), NOW)
     assert (known.epoch, known.step) == (3, 70) and math.isnan(known.loss)
+    assert (known.done, known.ends_at) == (0.25, NOW + 300)
     assert known.plain()["loss"] is None
     again = contract.from_plain(Record, json.loads(json.dumps(asdict(known))))
     assert "nan" in cells(again, NOW)["loss"]

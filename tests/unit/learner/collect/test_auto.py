@@ -300,6 +300,17 @@ def test_the_lines_of_own_loops(name):
     assert again == [(line.step, line.epoch) for line in before[-len(again) :]]
 
 
+@pytest.mark.parametrize(("text", "shares"), [
+    ("Epoch 14/300 - loss: 0.4\nEpoch 15/300 - loss: 0.4\n", [14 / 300, 15 / 300]),
+    ("Epoch 0/2 [5/10] loss 1\nEpoch 1/2 [5/10] loss 1\nEpoch 1/2 loss 1\n", [0.25, 0.75, 0.999]),
+    ("step 250/1000 loss 1\n", [0.25]), ("epoch 3 step 5/10 loss 1\n", [None]),
+    ("epoch 3 of 4: loss 1\nval epoch 4 of 4: loss 2\n", [0.75, 0.75]),
+    ("epoch 3 loss 1\n", [None]),
+])  # fmt: skip
+def test_how_much_is_done_is_known_where_lines_tell_of_how_many(text, shares):
+    assert [line.done for line in AutoParser().feed(text)] == pytest.approx(shares)
+
+
 @pytest.mark.parametrize("line", [
     "using lr 0.1 with 4 workers", "retry 3: error 404", "Downloading 3/10 files", "loss: 0.5",
     "dlctl: WARNING: no line such as 'epoch 1 step 10: loss 0.5'", "Epoch 3 begins",

@@ -93,8 +93,8 @@ def test_what_a_log_tells_is_heeded_and_reported_as_a_learners_own_word(tmp_path
     log.add(MetricsLine(1, 1, 1.0, {"loss": None}, group="validation"))
     log.add(MetricsLine(event="plateau: x"))
     assert log.stopped is None
-    log.add(MetricsLine(30, 2, 1.0, {"loss": None}, group="train"))
-    assert log.progress == {"epoch": 2, "step": 30, "metrics": {"loss": None}}
+    log.add(MetricsLine(30, 2, 1.0, {"loss": None}, group="train", done=0.5))
+    assert log.progress == {"epoch": 2, "step": 30, "metrics": {"loss": None, "done": 0.5}}
     log.add(MetricsLine(40, 2, 1.0, {"loss": 0.5}))
     assert log.stopped is not None and log.stopped.reason == "the loss is nan at step 30"
 
