@@ -49,10 +49,11 @@ def progress_in_words(record: Record) -> list[str]:
     if record.moved is not None and record.state.runs:
         return [f"{100 * record.moved:.0f} %"]
     of = f"/{record.epochs}" if record.epochs else ""
+    is_told = record.step is None or record.step in (-1, record.epoch)
     return [
         *([] if record.done is None else [f"{100 * record.done:.0f} %"]),
         *([] if record.epoch is None else [f"epoch {record.epoch}{of}"]),
-        *([] if record.step is None or record.step < 0 else [f"step {record.step:,}"]),
+        *([] if is_told else [f"step {record.step:,}"]),
     ]
 
 
