@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from dlctl.errors import TimeIsUp
+from dlctl.errors import RecordError, TimeIsUp
+from dlctl.lifecycle.end import interrupted
+from dlctl.lifecycle.observe import INTERRUPTED
 from dlctl.live.sites import Live
 from dlctl.units import format_duration, several
 
@@ -27,9 +29,13 @@ def wait_for(
         timeout_s: How long to wait at most; None: however long it takes.
 
     Raises:
+        RecordError: one was never sent, so that it would never end.
         TimeIsUp: some have not ended by then; they go on.
         TransportError: a site can't be reached, and waiting would not help.
     """
+    for each in records:
+        if interrupted(each) and each.reason.startswith(INTERRUPTED):
+            raise RecordError(f"{each.training_id} has no job: {each.reason}", hint=each.hint)
     until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     left = {record.training_id: record for record in records}
     silent: dict[str, str] = {}

@@ -154,9 +154,16 @@ def _worker_rows(overview: Overview) -> list[list[str]]:
         rows.append([
             name, job.job_id if job else "-", job.state if job else "-",
             (job.nodes or job.reason if job else "") or "-",
-            str(worker.running) if worker else "-", str(done.get(name, 0)),
+            str(worker.running) if worker else "-", str(_of_worker(done, name)),
         ])  # fmt: skip
     return rows
+
+
+def _of_worker(done: dict[str, int], name: str) -> int:
+    """Return how many trials a worker has ended; `w1.*` stands for all of its group."""
+    if name.endswith("*"):
+        return sum(count for worker, count in done.items() if worker.startswith(name[:-1]))
+    return done.get(name, 0)
 
 
 def _task_words(task: Any) -> str:

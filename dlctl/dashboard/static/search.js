@@ -169,7 +169,7 @@ export class SearchPage {
     const { brokers, workers } = this.data;
     const queues = brokers.map((each) => [each.broker, each.owned, each.helper, each.processing, each.results, each.accepted, each.failed, each.dropped].map(String));
     const known = new Map(brokers.flatMap((each) => each.workers).map((each) => [each.name, each]));
-    const trained = (name) => this.data.trials.worker.filter((worker) => worker?.split('.')[0] === name).length;
+    const trained = (name) => this.data.trials.worker.filter((worker) => worker === name || (name.endsWith('*') && worker?.startsWith(name.slice(0, -1)))).length;
     const rows = workers.map((job) => [job.name, job.job_id, job.state.toLowerCase(), job.nodes || job.reason || '–', String(trained(job.name)), known.has(job.name) ? String(known.get(job.name).running) : '–']);
     this.work.hidden = !queues.length && !rows.length;
     this.work.replaceChildren(el('h2', {}, 'Workers and brokers'),

@@ -141,7 +141,7 @@ def _wandb(place: str, found: Sequence[Measured]) -> str:
         )  # fmt: skip
         by_step: dict[int, dict[str, float]] = defaultdict(dict)
         for point in _points(one):
-            by_step[point.step][point.name] = point.value
+            by_step[point.step] |= {point.name: point.value, "_timestamp": point.time}
         for step, values in by_step.items():
             run.log(values, step=step)
         run.finish(exit_code=int(record.state is State.FAILED))

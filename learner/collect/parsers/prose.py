@@ -51,7 +51,7 @@ _VALUE = re.compile(
     re.IGNORECASE,
 )
 _ASIDE = re.compile(r"(?:average|avg|mean|running|current|final|the|set|of|end|and)", re.IGNORECASE)
-_OTHERS = re.compile(r"best|lowest|highest|previous|prev|old|target", re.IGNORECASE)
+_OTHERS = re.compile(r"best|lowest|highest|previous|prev|old|target|ema", re.IGNORECASE)
 """Words before the value of another step than the line's."""
 _LOOKS_BACK = re.compile(r"best|load|resum|restor|early|sav(?:e|ing)", re.IGNORECASE)
 _SET = re.compile(
@@ -115,7 +115,11 @@ def read(line: str) -> Line:
     is_measured = group or head or "|" in line or epoch is not None or inner is not None
     pairs = (match for match in _VALUE.finditer(text) if is_measured or match[2].strip())
     is_mean = group not in ("", "train")  # in parentheses, which is the validation's so far
-    values = [(name, value) for name, value in (_named(each, is_mean) for each in pairs) if name]
+    known: dict[str, float | str] = {}
+    for name, value in (_named(each, is_mean) for each in pairs):
+        if name:  # the first of a name is the line's own
+            known.setdefault(name, value)
+    values = list(known.items())
     return Line(epoch, inner, of, values, group, epochs)
 
 

@@ -12,7 +12,15 @@ from dlctl import lifecycle
 from dlctl.cli import output
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, make_line
-from dlctl.errors import ConnectError, HasEnded, HostKeyError, Misused, ResultsError
+from dlctl.errors import (
+    ConnectError,
+    HasEnded,
+    HostKeyError,
+    Misused,
+    RecordError,
+    ResultsError,
+)
+from dlctl.lifecycle.observe import INTERRUPTED
 from dlctl.manifest.overrides import Overrides
 from dlctl.record import Record, RecordStore
 from dlctl.search import start, workers
@@ -116,6 +124,15 @@ def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
     assert "(5 h ago)" in states["dead-1"] and "(5 h ago)" in states["hangs-1"]
     assert "ago" not in states["lives-1"]
     assert {r.training_id for r in store.all() if r.stale_since} == {"dead-1", "hangs-1"}
+
+
+def test_nobody_waits_for_what_was_never_sent(store, run):
+    """It waited for ever, without a word."""
+    reason = f"{INTERRUPTED}log.txt changed while it was sent"
+    store.add(make_record(state=State.QUEUED, reason=reason, hint="dlctl resume t-1"))
+    done = run("wait", "t-1")
+    assert isinstance(done.exception, RecordError) and done.exception.hint == "dlctl resume t-1"
+    assert "t-1 has no job: the submission was interrupted" in done.exception.message
 
 
 def test_status_fails_where_no_waiting_heals(store, asked, run):

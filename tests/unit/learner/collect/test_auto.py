@@ -266,6 +266,9 @@ OWN_LOOPS = {
         "10:02 | INFO | __main__:eval:77 - eval step=600 loss=0.3 ppl=4.1\nval epoch 4 loss 0.2\n",
         [("train", 600, 3, {"loss": 0.1}), ("validation", 600, 3, {"loss": 0.3, "ppl": 4.1}),
          ("validation", 600, 4, {"loss": 0.2})]),
+    "a second number of a name": (
+        "Epoch 003 | loss 0.61 (best 0.6 @ epoch 3) | val_loss 0.5 (best 0.4) | EMA val_loss 0.4\n",
+        [("train", 3, 3, {"loss": 0.61}), ("validation", 3, 3, {"loss": 0.5})]),
     "JSON in JSON": (
         '{"step": 3, "train": {"loss": 1.0}, "val": {"loss": 1.5}, "lr": 0.001}\n',
         [("train", 3, None, {"loss": 1.0, "learning_rate": 0.001}),
