@@ -253,7 +253,7 @@ def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
     except DlctlError as error:
         if record.is_gone or not is_deleted(transport, record):
             raise
-        if record.attempt == 1 and not record.job_id:
+        if interrupted(record):
             raise RecordError(
                 f"{record.training_id} was never sent: {record.reason}",
                 hint=f"`dlctl resume {record.training_id}` sends it, `dlctl delete "

@@ -104,6 +104,7 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would(dlctl, local_site):
     assert "nothing was sent: /nowhere/x of data store 'a' is not there" in dry.stderr
 
 
+@pytest.mark.costs(10)
 def test_a_command_that_is_given_twice_names_what_it_has_started(dlctl, local_site):
     (dlctl.cwd / "manifest.yml").write_text("name: own\nframework: {command: sleep 60}\n")
     first = dlctl("submit", ok=True)

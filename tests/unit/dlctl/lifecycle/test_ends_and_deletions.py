@@ -172,7 +172,9 @@ def test_a_folder_of_mode_0_leaves_no_half_of_a_training(tmp_path):
 
 
 def test_what_was_never_sent_is_not_called_deleted(scene):
-    record = make_record(job_dir=str(scene.root / "jobs/t-1"), reason="nothing was sent")
+    record = make_record(
+        job_dir=str(scene.root / "jobs/t-1"), state=State.QUEUED, reason="nothing was sent"
+    )
     with (
         pytest.raises(RecordError, match="t-1 was never sent: nothing was sent") as told,
         unless_deleted(scene.session.transport, record),

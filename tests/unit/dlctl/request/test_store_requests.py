@@ -258,12 +258,14 @@ def test_the_key_of_a_log_in_is_awss_own_programs(profile, tmp_path, config):
     assert (tmp_path / "asked").read_text() == "configure export-credentials --profile cos\n"
 
 
-def test_a_profile_that_gives_no_key_says_what_to_do(profile):
+def test_a_profile_that_gives_no_key_says_what_to_do(profile, monkeypatch, tmp_path):
     config = "[profile cos]\nsso_session = x\n"
     folder = profile("", config)
-    with pytest.raises(ManifestError, match="needs AWS's command line.*no `aws` here") as caught:
-        prepared(folder, OF_A_PROFILE)
-    assert "install version 2" in caught.value.hint
+    with monkeypatch.context() as without_aws:
+        without_aws.setenv("PATH", str(tmp_path / "nothing"))
+        with pytest.raises(ManifestError, match="needs AWS's command line.*no `aws` here") as none:
+            prepared(folder, OF_A_PROFILE)
+    assert "install version 2" in none.value.hint
     of_1 = "argument subcommand: Invalid choice, valid choices are:"
     profile("", config, f"echo '{of_1}' >&2; echo 'set   | add-model' >&2; exit 252")
     with pytest.raises(ManifestError, match="needs AWS's command line.*the `aws` here is version"):
