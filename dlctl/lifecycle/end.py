@@ -11,6 +11,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import DlctlError, HasEnded, RecordError, RemoteCommandError, TransportError
 from dlctl.files.site_folders import explained
+from dlctl.lifecycle.observe import INTERRUPTED
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
 from dlctl.record import Record, RecordStore
@@ -253,7 +254,7 @@ def unless_deleted(transport: Transport, record: Record) -> Iterator[None]:
     except DlctlError as error:
         if record.is_gone or not is_deleted(transport, record):
             raise
-        if interrupted(record):
+        if interrupted(record) and record.reason.startswith(INTERRUPTED):
             raise RecordError(
                 f"{record.training_id} was never sent: {record.reason}",
                 hint=f"`dlctl resume {record.training_id}` sends it, `dlctl delete "
