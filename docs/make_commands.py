@@ -23,8 +23,8 @@ HEAD = """\
 `make docs` writes this page from the commands' help texts: change those, not this page.
 `dlctl COMMAND --help` prints the same.
 
-- **Which training.** `ID` is a training id, a unique beginning or end of it, `@latest` (of all folders), or `@-2`
-  for the one before the latest. Without an id, a command takes the latest training that was
+- **Which training.** `ID` is a training id, a unique beginning or end of it, `@latest` (of all
+  folders), or `@-2` for the one before the latest. Without an id, a command takes the latest training that was
   submitted from this folder, or from the nearest folder above it. [Several](run.md#which-ones) are
   named by ids, `--name`, `--state` and `--tag`.
 - **Output.** Commands print their reports to standard output, with `--json` as JSON; hints,

@@ -173,7 +173,8 @@ def test_a_folder_of_mode_0_leaves_no_half_of_a_training(tmp_path):
 
 def test_what_was_never_sent_is_not_called_deleted(scene):
     record = make_record(
-        job_dir=str(scene.root / "jobs/t-1"), state=State.QUEUED,
+        job_dir=str(scene.root / "jobs/t-1"),
+        state=State.QUEUED,
         reason="the submission was interrupted: a file changed",
     )
     with (
