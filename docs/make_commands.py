@@ -24,9 +24,9 @@ HEAD = """\
 `dlctl COMMAND --help` prints the same.
 
 - **Which training.** `ID` is a training id, a unique beginning or end of it, `@latest` (of all
-  folders), or `@-2` for the one before the latest. Without an id, a command takes the latest training that was
-  submitted from this folder, or from the nearest folder above it. [Several](run.md#which-ones) are
-  named by ids, `--name`, `--state` and `--tag`.
+  folders), or `@-2` for the one before the latest. Without an id, a command takes the latest
+  training that was submitted from this folder, or from the nearest folder above it.
+  [Several](run.md#which-ones) are named by ids, `--name`, `--state` and `--tag`.
 - **Output.** Commands print their reports to standard output, with `--json` as JSON; hints,
   warnings, errors and progress go to standard error. Only a terminal gets a progress bar, and a
   pager for what is longer than its screen (`dlctl config pager never` turns that off).
