@@ -102,13 +102,13 @@ class Store:
     def aws(self, verb: str, bucket: str, path: Path | None = None) -> float:
         """Return how long AWS's command line takes."""
         env = {**os.environ, "AWS_ACCESS_KEY_ID": self.swift.user, "AWS_REGION": "us-east-1",
-               "AWS_SECRET_ACCESS_KEY": self.swift.password, "AWS_CONFIG_FILE": os.devnull,
-               "AWS_ENDPOINT_URL": self.swift.s3_url}  # fmt: skip
+               "AWS_SECRET_ACCESS_KEY": self.swift.password, "AWS_CONFIG_FILE": os.devnull}  # fmt: skip
         remote = f"s3://{bucket}"
         what = ([str(path), f"{remote}/by-aws"] if verb == "save"
                 else ["--recursive", remote, str(self.fresh())])  # fmt: skip
-        return timed(lambda: subprocess.run(["aws", "s3", "cp", "--quiet", *what], env=env,
-                                            check=True))  # fmt: skip
+        # Versions before 2.13 know no variable for it.
+        argv = ["aws", "--endpoint-url", self.swift.s3_url, "s3", "cp", "--quiet", *what]
+        return timed(lambda: subprocess.run(argv, env=env, check=True))
 
     def rclone(self, verb: str, bucket: str, path: Path | None = None) -> float:
         """Return how long rclone takes."""
