@@ -102,7 +102,8 @@ class Store:
     def aws(self, verb: str, bucket: str, path: Path | None = None) -> float:
         """Return how long AWS's command line takes."""
         env = {**os.environ, "AWS_ACCESS_KEY_ID": self.swift.user, "AWS_REGION": "us-east-1",
-               "AWS_SECRET_ACCESS_KEY": self.swift.password, "AWS_CONFIG_FILE": os.devnull}  # fmt: skip
+               "AWS_SECRET_ACCESS_KEY": self.swift.password,
+               "AWS_CONFIG_FILE": os.devnull}  # fmt: skip
         remote = f"s3://{bucket}"
         what = ([str(path), f"{remote}/by-aws"] if verb == "save"
                 else ["--recursive", remote, str(self.fresh())])  # fmt: skip
